@@ -37,6 +37,19 @@ def window(start: datetime, *, records: int = 10, attempt: int | None = None, **
     return FrozenWindow(**{**fields, **changes})
 
 
+def attempt_at(start: datetime, number: int = 1, pipeline: str = "p") -> Attempt:
+    return Attempt(
+        window_id=int(start.timestamp()),
+        pipeline=pipeline,
+        interval=Interval.hour(start),
+        number=number,
+        staging_table=f"s{number}",
+        dead_letter_table=f"d{number}",
+        key=f"k{number}",
+        definition={},
+    )
+
+
 class FakeEngine:
     """Accepts and ignores statements, which are locks that a test does not contend for."""
 
@@ -130,20 +143,7 @@ class FakeLedger:
         self.begun.append((list(starts), run_id, try_number))
         self.begun_as.append(pipeline)
         self.tasks.append(task)
-        number = len(self.begun)
-        return [
-            Attempt(
-                window_id=int(start.timestamp()),
-                pipeline=pipeline_name,
-                interval=Interval(start, start + timedelta(hours=1)),
-                number=number,
-                staging_table=f"s{number}",
-                dead_letter_table=f"d{number}",
-                key=f"k{number}",
-                definition={},
-            )
-            for start in starts
-        ]
+        return [attempt_at(start, len(self.begun), pipeline_name) for start in starts]
 
     def begun_since(
         self, pipeline_name: str, starts: Sequence[datetime], asked_at: datetime, definition: object = None

@@ -8,17 +8,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from logbus.assets import (
-    WINDOWS_SHOWN_MAX,
-    add_to_outlet_events,
-    event_extra,
-    load_lineage,
-    table_asset,
-    table_name,
-    topic_name,
-)
-from logbus.model import Pipeline, instant_text
+from logbus import assets
+from logbus.errors import UserError
+from logbus.model import HOUR, Pipeline, instant_text
 from logbus.operators.load_window import LoadWindowOperator, load_summary
+from logbus.operators.take_windows import windows_of_events
 
 from tests.support.airflow_context import HOUR_START
 from tests.support.fake_hooks import offline
@@ -26,11 +20,11 @@ from tests.support.fake_ledger import FakeLedger, window
 
 
 def test_a_pipeline_and_its_name_stand_for_the_same_asset() -> None:
-    assert table_asset("clicks") == table_asset(Pipeline(name="clicks", topic="t", table="x", parse="json"))
+    assert assets.table_asset("clicks") == assets.table_asset(Pipeline(name="clicks", topic="t", table="x", parse="json"))
 
 
 def test_an_event_says_which_window_with_its_counts_and_fingerprint() -> None:
-    extra = event_extra([window(HOUR_START, attempt=2)])
+    extra = assets.event_extra([window(HOUR_START, attempt=2)])
     assert (extra["pipeline"], extra["window_count"], extra["loaded"], extra["dead_lettered"]) == ("access_log", 1, 9, 1)
     [said] = extra["windows"]
     assert (said["start"], said["loaded_attempt"], said["fingerprint"]) == ("2015-05-17T10:00:00Z", 2, f"{10:016x}")
@@ -38,17 +32,17 @@ def test_an_event_says_which_window_with_its_counts_and_fingerprint() -> None:
 
 
 def test_an_event_over_very_many_windows_stays_small_and_names_them_all() -> None:
-    windows = [window(HOUR_START + timedelta(hours=number), attempt=1) for number in range(WINDOWS_SHOWN_MAX + 5)]
-    extra = event_extra(windows)
-    assert (len(extra["windows"]), extra["window_count"]) == (WINDOWS_SHOWN_MAX, WINDOWS_SHOWN_MAX + 5)
+    windows = [window(HOUR_START + timedelta(hours=number), attempt=1) for number in range(assets.WINDOWS_SHOWN_MAX + 5)]
+    extra = assets.event_extra(windows)
+    assert (len(extra["windows"]), extra["window_count"]) == (assets.WINDOWS_SHOWN_MAX, assets.WINDOWS_SHOWN_MAX + 5)
     assert extra["starts"] == [instant_text(window.interval.start) for window in windows]
     assert load_summary(windows) == {"read": 10 * len(windows), **extra}
 
 
 def test_each_outlet_asset_gets_the_windows_and_nothing_else_does() -> None:
     events: dict[Any, Any] = defaultdict(SimpleNamespace)
-    asset = table_asset("access_log")
-    add_to_outlet_events({"outlet_events": events}, ["not an asset", asset], [window(HOUR_START, attempt=1)])
+    asset = assets.table_asset("access_log")
+    assets.add_to_outlet_events({"outlet_events": events}, ["not an asset", asset], [window(HOUR_START, attempt=1)])
     assert list(events) == [asset]
     assert events[asset].extra["window_count"] == 1
 
@@ -56,13 +50,13 @@ def test_each_outlet_asset_gets_the_windows_and_nothing_else_does() -> None:
 def test_without_outlets_no_window_is_looked_at() -> None:
     events: dict[Any, Any] = defaultdict(SimpleNamespace)
     unread = iter([window(HOUR_START)])
-    add_to_outlet_events({"outlet_events": events}, [], unread)
+    assets.add_to_outlet_events({"outlet_events": events}, [], unread)
     assert (list(events), len(list(unread))) == ([], 1)
 
 
 @pytest.mark.parametrize("servers", ["b1:9092", "b1:9092,b2:9092", "SASL_SSL://b1:9092, b2:9092"])
 def test_a_topic_is_named_after_the_first_broker(servers: str) -> None:
-    assert topic_name({"bootstrap.servers": servers}, "t") == ("kafka://b1:9092", "t")
+    assert assets.topic_name({"bootstrap.servers": servers}, "t") == ("kafka://b1:9092", "t")
 
 
 @pytest.mark.parametrize(
@@ -74,7 +68,7 @@ def test_a_topic_is_named_after_the_first_broker(servers: str) -> None:
     ],
 )
 def test_a_table_is_named_without_user_or_password(url: str, table: str, namespace: str, name: str) -> None:
-    assert table_name(url, table) == (namespace, name)
+    assert assets.table_name(url, table) == (namespace, name)
 
 
 def test_a_load_reads_the_topic_and_writes_the_table(pipeline: Pipeline, ledger: FakeLedger) -> None:
@@ -83,4 +77,25 @@ def test_a_load_reads_the_topic_and_writes_the_table(pipeline: Pipeline, ledger:
     assert [(part.namespace, part.name) for part in found.inputs] == [("kafka://b:1", "access_log")]
     assert [(part.namespace, part.name) for part in found.outputs] == [("postgres://h:5432", "d.public.access_log")]
     elsewhere = replace(pipeline, settings={"sink": "iceberg"})
-    assert load_lineage({"bootstrap.servers": "b:1"}, "postgresql://h/d", elsewhere).outputs == []
+    assert assets.load_lineage({"bootstrap.servers": "b:1"}, "postgresql://h/d", elsewhere).outputs == []
+
+
+TEN, ELEVEN = "2015-05-17T10:00:00Z", "2015-05-17T11:00:00Z"
+
+
+def test_windows_of_triggers_and_of_tasks_are_told_alike() -> None:
+    of_trigger = {"from_trigger": True, "payload": {"watcher": "w", "pipeline": "p", "stage": "audited", "start": TEN}}
+    of_task = {"pipeline": "p", "starts": [TEN, ELEVEN]}
+    told = windows_of_events([SimpleNamespace(extra=extra) for extra in (of_trigger, of_task)])
+    assert [instant_text(start) for start in told["p"]] == [TEN, TEN, ELEVEN]
+
+
+def test_an_event_of_very_many_windows_tells_of_all() -> None:
+    windows = [window(HOUR_START + number * HOUR, attempt=1) for number in range(150)]
+    told = windows_of_events([SimpleNamespace(extra=assets.event_extra(windows))])
+    assert told == {"access_log": [one.interval.start for one in windows]}
+
+
+def test_events_that_tell_of_no_window_are_a_clear_error() -> None:
+    with pytest.raises(UserError, match="no event"):
+        windows_of_events([SimpleNamespace(extra={})])

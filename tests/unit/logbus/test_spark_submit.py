@@ -1,27 +1,18 @@
 from __future__ import annotations
 
 import json
-from datetime import UTC, datetime
 from pathlib import Path
 
 from logbus import spark_submit
-from logbus.model import Attempt, Interval
 
-ATTEMPT = Attempt(
-    window_id=1,
-    pipeline="p",
-    interval=Interval.hour(datetime(2015, 5, 17, 10, tzinfo=UTC)),
-    number=3,
-    staging_table="w1_a3",
-    dead_letter_table="w1_a3_dead",
-    key="k",
-    definition={},
-)
+from tests.support.fake_ledger import attempt_at
+from tests.support.ledgers import at
+
 URL = "postgresql://me:sesame@db/logs"
 
 
 def test_the_command_names_pipeline_and_attempts_and_no_secret() -> None:
-    command = spark_submit.command("p", [ATTEMPT], master="local[3]")
+    command = spark_submit.command("p", [attempt_at(at(10), 3)], master="local[3]")
     assert command[-4:] == ["--pipeline", "p", "--window", "2015-05-17T10:00:00Z=3"]
     assert command[command.index("--master") + 1] == "local[3]"
     assert "sesame" not in " ".join(command)

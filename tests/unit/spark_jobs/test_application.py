@@ -1,22 +1,12 @@
 from __future__ import annotations
 
-from datetime import UTC, datetime
-
 from logbus.errors import RecordsLost
-from logbus.model import Attempt, Interval
 
 from spark_jobs.application import LoadState, WindowOutcome, cause, outcome_line, telling
+from tests.support.fake_ledger import attempt_at
+from tests.support.ledgers import at
 
-ATTEMPT = Attempt(
-    window_id=1,
-    pipeline="p",
-    interval=Interval.hour(datetime(2015, 5, 17, 10, tzinfo=UTC)),
-    number=1,
-    staging_table="w1_a1",
-    dead_letter_table="w1_a1_dead",
-    key="k",
-    definition={},
-)
+ATTEMPT = attempt_at(at(10))
 REASON = "300 of 300 records cannot be parsed. Its error budget is a tenth of them. Mend the parser"
 
 

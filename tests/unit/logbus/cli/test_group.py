@@ -16,11 +16,6 @@ Seek = Callable[..., Result]
 
 
 @pytest.fixture
-def groups() -> FakeGroups:
-    return FakeGroups()
-
-
-@pytest.fixture
 def seek(monkeypatch: pytest.MonkeyPatch, groups: FakeGroups) -> Seek:
     """`logbus group seek --group g` on a topic `t` with one partition and ten records."""
     log = FakeLog.of("t", range(1, 11))

@@ -53,6 +53,8 @@ def api(answers: Answers, requests: list[httpx.Request] | None = None) -> local_
         if request.url.path == "/auth/token":
             return httpx.Response(201, json={"access_token": "token"})
         found = answers[(request.method, request.url.path)]
+        if callable(found):
+            return found(request)
         if isinstance(found, list):
             found = found.pop(0)
         return found if isinstance(found, httpx.Response) else httpx.Response(200, json=found)
@@ -136,14 +138,12 @@ def slow(times: int, *, reads: bool) -> tuple[local_airflow.AirflowApi, list[str
     sent: list[str] = []
 
     def answer(request: httpx.Request) -> httpx.Response:
-        if request.url.path == "/auth/token":
-            return httpx.Response(201, json={"access_token": "token"})
         sent.append(request.method)
         if len(sent) <= times:
             raise httpx.ReadTimeout("timed out") if reads else httpx.ConnectError("refused")
         return httpx.Response(200, json={"import_errors": [], "dag_id": "d", "dag_run_id": "r", "state": "queued"})
 
-    return local_airflow.AirflowApi("http://airflow", transport=httpx.MockTransport(answer)), sent
+    return api({("GET", "/api/v2/importErrors"): answer, ("POST", "/api/v2/dags/d/dagRuns"): answer}), sent
 
 
 def test_a_question_is_asked_again_until_it_is_answered() -> None:

@@ -10,21 +10,8 @@ import pytest
 from kafka import errors as theirs
 from kafka.errors import KafkaConnectionError
 from logbus.errors import AccessDenied, BrokerUnavailable, LogbusError
+from logbus.kafka import cluster
 from logbus.kafka.client import Client
-from logbus.kafka.cluster import (
-    TRIES,
-    ClusterFacts,
-    DirectoryReading,
-    PartitionReplicas,
-    admin_client,
-    cluster_facts,
-    eligible_replicas,
-    explained,
-    log_directory,
-    partition_bytes,
-    partition_replicas,
-    translated,
-)
 from logbus.status.broker_checks import GIB, room, takes
 
 
@@ -37,11 +24,11 @@ TOPICS = [{"name": "views", "partitions": [answered(0, 1, [1, 2], [1, 2])]}, {"n
 MOVING = {("clicks", 2): {"adding_replicas": [4], "removing_replicas": [1]}}
 
 
-PARTITIONS = list(partition_replicas(TOPICS, {("clicks", 0): (3,)}, MOVING))
-CLUSTER = ClusterFacts(cluster_id="c", controller=1, brokers=[], partitions=PARTITIONS)
+PARTITIONS = list(cluster.partition_replicas(TOPICS, {("clicks", 0): (3,)}, MOVING))
+CLUSTER = cluster.ClusterFacts(cluster_id="c", controller=1, brokers=[], partitions=PARTITIONS)
 
 
-def ids(partitions: Sequence[PartitionReplicas]) -> list[tuple[str, int]]:
+def ids(partitions: Sequence[cluster.PartitionReplicas]) -> list[tuple[str, int]]:
     return [(part.topic, part.partition) for part in partitions]
 
 
@@ -79,8 +66,8 @@ class Pages:
 
 
 def test_eligible_replicas_of_a_large_cluster_come_in_pages() -> None:
-    assert eligible_replicas(Pages(), ["a", "bb", "ccc"]) == {("a", 0): (1,), ("bb", 0): (2,), ("ccc", 0): (3,)}
-    assert eligible_replicas(Pages(), []) == {}
+    assert cluster.eligible_replicas(Pages(), ["a", "bb", "ccc"]) == {("a", 0): (1,), ("bb", 0): (2,), ("ccc", 0): (3,)}
+    assert cluster.eligible_replicas(Pages(), []) == {}
 
 
 class Brokers:
@@ -109,28 +96,28 @@ class Brokers:
 
 def test_a_broker_that_died_a_moment_ago_does_not_hide_the_others() -> None:
     brokers = Brokers(refused=2)
-    assert cluster_facts(Client({}), brokers.begin).controller == 1
+    assert cluster.cluster_facts(Client({}), brokers.begin).controller == 1
     assert brokers.asked == 3
 
 
 def test_an_error_of_every_broker_is_raised() -> None:
     brokers = Brokers(refused=100)
     with pytest.raises(BrokerUnavailable, match="ECONNREFUSED"):
-        cluster_facts(Client({"bootstrap.servers": "h:1"}), brokers.begin)
-    assert brokers.asked == TRIES
+        cluster.cluster_facts(Client({"bootstrap.servers": "h:1"}), brokers.begin)
+    assert brokers.asked == cluster.TRIES
 
 
-def directory(**changes: Any) -> DirectoryReading:
+def directory(**changes: Any) -> cluster.DirectoryReading:
     values = {"broker_id": 0, "path": "/log", "total_bytes": 100 * GIB, "usable_bytes": 50 * GIB, "partition_bytes": {}}
-    return DirectoryReading(**{**values, **changes})
+    return cluster.DirectoryReading(**{**values, **changes})
 
 
 def test_an_answer_becomes_sizes_by_partition_and_what_a_broker_does_not_know_is_none() -> None:
     topics = [{"name": "t", "partitions": [{"partition_index": 1, "partition_size": 7}]}]
-    found = log_directory(2, {"log_dir": "/log", "topics": topics, "total_bytes": -1})
+    found = cluster.log_directory(2, {"log_dir": "/log", "topics": topics, "total_bytes": -1})
     assert found == directory(broker_id=2, total_bytes=None, usable_bytes=None, partition_bytes={("t", 1): 7})
     larger = directory(partition_bytes={("t", 1): 9, ("t", 0): 1})
-    assert partition_bytes([found, larger]) == {("t", 1): 9, ("t", 0): 1}
+    assert cluster.partition_bytes([found, larger]) == {("t", 1): 9, ("t", 0): 1}
 
 
 @pytest.mark.parametrize(
@@ -155,7 +142,7 @@ def test_a_request_is_taken_in_a_version_or_not_at_all() -> None:
 
 def test_settings_of_librdkafka_become_those_of_kafka_python_and_others_are_left_out() -> None:
     config = {"bootstrap.servers": "b:1", "security.protocol": "sasl_ssl", "sasl.mechanism": "plain", "linger.ms": 5}
-    assert translated(config) == {"bootstrap_servers": "b:1", "security_protocol": "SASL_SSL", "sasl_mechanism": "PLAIN"}
+    assert cluster.translated(config) == {"bootstrap_servers": "b:1", "security_protocol": "SASL_SSL", "sasl_mechanism": "PLAIN"}
 
 
 @pytest.mark.parametrize(
@@ -168,7 +155,7 @@ def test_settings_of_librdkafka_become_those_of_kafka_python_and_others_are_left
     ],
 )
 def test_errors_of_kafka_python_are_explained_by_the_same_table(error: Exception, kind: type[LogbusError], words: str) -> None:
-    found = explained(Client({"bootstrap.servers": "b:1"}), error)
+    found = cluster.explained(Client({"bootstrap.servers": "b:1"}), error)
     assert type(found) is kind
     assert words in str(found)
     assert "b:1" in str(found) or kind is AccessDenied
@@ -177,6 +164,6 @@ def test_errors_of_kafka_python_are_explained_by_the_same_table(error: Exception
 def test_without_a_broker_the_error_names_its_address() -> None:
     with (
         pytest.raises(BrokerUnavailable, match=r"127\.0\.0\.1:1 did not answer"),
-        admin_client(Client({"bootstrap.servers": "127.0.0.1:1"}, timeout_seconds=0.1)),
+        cluster.admin_client(Client({"bootstrap.servers": "127.0.0.1:1"}, timeout_seconds=0.1)),
     ):
         pass

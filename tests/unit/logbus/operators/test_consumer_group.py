@@ -17,11 +17,6 @@ from tests.support.fake_log import FakeLog
 
 
 @pytest.fixture
-def groups() -> FakeGroups:
-    return FakeGroups()
-
-
-@pytest.fixture
 def operator(pipeline: Pipeline, ledger: FakeLedger, log: FakeLog, groups: FakeGroups) -> Any:
     return lambda group=None: offline(
         CommitOffsetsOperator(task_id="commit", pipeline=pipeline, group=group), ledger, log, groups
@@ -45,24 +40,17 @@ def test_a_group_that_is_ahead_stays_there(operator: Any, groups: FakeGroups) ->
 
 
 @pytest.fixture
-def committed() -> FakeGroups:
-    """A group committed at offset 12."""
-    made = FakeGroups()
-    made.commit("logbus-access_log", {("access_log", 0): 12})
-    return made
-
-
-@pytest.fixture
-def moved(pipeline: Pipeline, ledger: FakeLedger, log: FakeLog, committed: FakeGroups) -> Callable[..., Any]:
-    """Runs the operator; returns each partition's old and new offset."""
+def moved(pipeline: Pipeline, ledger: FakeLedger, log: FakeLog, groups: FakeGroups) -> Callable[..., Any]:
+    """Runs the operator for a group that is at offset 12; returns each partition's old and new offset."""
+    groups.commit("logbus-access_log", {("access_log", 0): 12})
     return lambda **arguments: offline(
-        RewindOffsetsOperator(task_id="rewind", pipeline=pipeline, **arguments), ledger, log, committed
+        RewindOffsetsOperator(task_id="rewind", pipeline=pipeline, **arguments), ledger, log, groups
     ).execute(run_context())["moves"]
 
 
-def test_by_default_the_pipelines_group_goes_to_the_runs_window(moved: Callable[..., Any], committed: FakeGroups) -> None:
+def test_by_default_the_pipelines_group_goes_to_the_runs_window(moved: Callable[..., Any], groups: FakeGroups) -> None:
     assert moved() == {"0": [12, 5]}
-    assert committed.committed("logbus-access_log") == {("access_log", 0): 5}
+    assert groups.committed("logbus-access_log") == {("access_log", 0): 5}
 
 
 @pytest.mark.parametrize(

@@ -9,14 +9,7 @@ import pytest
 from airflow.sdk import CronDataIntervalTimetable, CronTriggerTimetable, DeltaDataIntervalTimetable
 from logbus.errors import WindowNotClosed
 from logbus.model import HOUR, Interval, Pipeline
-from logbus.operators.waiting_runs import (
-    Beside,
-    asked_at,
-    beginning,
-    intervals_of_schedule,
-    is_loaded_since_asked,
-    waiting_intervals,
-)
+from logbus.operators import waiting_runs
 from logbus.task_context import run_interval
 from logbus.timetable import WindowTimetable
 
@@ -28,24 +21,24 @@ BERLIN_DAYS = [datetime(2026, 10, 22 + number, 22 + (number > 2), tzinfo=UTC) fo
 
 
 def test_the_id_of_a_task_instance_tells_when_it_was_asked_for() -> None:
-    assert asked_at(SimpleNamespace(id=task_instance_id(ASKED_AT))) == ASKED_AT
-    assert asked_at(SimpleNamespace(id=str(task_instance_id(ASKED_AT)))) == ASKED_AT
+    assert waiting_runs.asked_at(SimpleNamespace(id=task_instance_id(ASKED_AT))) == ASKED_AT
+    assert waiting_runs.asked_at(SimpleNamespace(id=str(task_instance_id(ASKED_AT)))) == ASKED_AT
 
 
 def test_an_id_without_a_time_tells_nothing() -> None:
-    assert asked_at(SimpleNamespace(id=uuid4())) is None
+    assert waiting_runs.asked_at(SimpleNamespace(id=uuid4())) is None
 
 
 def test_the_hours_ahead_come_before_those_behind() -> None:
     around = [HOUR_START + timedelta(hours=number) for number in (-2, -1, 1, 2)]
     own = Interval.hour(HOUR_START)
-    found = [interval.start for interval in waiting_intervals(run_context(waiting=around), own, reach=5)]
+    found = [interval.start for interval in waiting_runs.waiting_intervals(run_context(waiting=around), own, reach=5)]
     assert found == [around[2], around[3], around[1], around[0]]
 
 
 def test_our_own_run_is_not_beside_us_and_the_reach_is_kept() -> None:
     around = [HOUR_START, HOUR_START + timedelta(hours=1), HOUR_START + timedelta(hours=2)]
-    found = list(waiting_intervals(run_context(waiting=around), Interval.hour(HOUR_START), reach=1))
+    found = list(waiting_runs.waiting_intervals(run_context(waiting=around), Interval.hour(HOUR_START), reach=1))
     assert found == [Interval.hour(around[1])]
 
 
@@ -53,26 +46,30 @@ def test_a_manual_run_waits_for_the_hour_that_ended_at_its_logical_date(runs: Ru
     """As `airflow dags trigger --logical-date` makes them, whatever id a user gives them."""
     hours = [HOUR_START + number * HOUR for number in range(1, 4)]
     runs.intervals = {f"backfill__{hour.isoformat()}": Interval(hour - HOUR, hour) for hour in hours}
-    found = waiting_intervals(run_context(waiting=hours), Interval.hour(HOUR_START), reach=5)
+    found = waiting_runs.waiting_intervals(run_context(waiting=hours), Interval.hour(HOUR_START), reach=5)
     assert found == [Interval(hour - HOUR, hour) for hour in hours[1:]]
 
 
 def test_a_window_for_which_two_runs_wait_is_there_once(runs: Runs) -> None:
     hours = [HOUR_START + HOUR, HOUR_START + 2 * HOUR]
     runs.intervals = {f"backfill__{hours[1].isoformat()}": Interval.hour(hours[0])}
-    assert waiting_intervals(run_context(waiting=hours), Interval.hour(HOUR_START), reach=5) == [Interval.hour(hours[0])]
+    assert waiting_runs.waiting_intervals(run_context(waiting=hours), Interval.hour(HOUR_START), reach=5) == [
+        Interval.hour(hours[0])
+    ]
 
 
 def test_a_run_that_airflow_does_not_know_any_more_is_left_out(runs: Runs) -> None:
     hours = [HOUR_START + HOUR, HOUR_START + 2 * HOUR]
     runs.intervals = {f"backfill__{hours[0].isoformat()}": None}
-    assert waiting_intervals(run_context(waiting=hours), Interval.hour(HOUR_START), reach=5) == [Interval.hour(hours[1])]
+    assert waiting_runs.waiting_intervals(run_context(waiting=hours), Interval.hour(HOUR_START), reach=5) == [
+        Interval.hour(hours[1])
+    ]
 
 
 def test_the_day_on_which_the_clocks_change_has_the_end_that_its_own_run_gives_it(runs: Runs) -> None:
     own, following = Interval(*BERLIN_DAYS[1:3]), Interval(*BERLIN_DAYS[2:4])
     runs.intervals = {f"backfill__{following.start.isoformat()}": following}
-    found = waiting_intervals(run_context(waiting=[following.start]), own, reach=5)
+    found = waiting_runs.waiting_intervals(run_context(waiting=[following.start]), own, reach=5)
     assert found == [following]
     assert following.end - following.start == 25 * HOUR
 
@@ -85,13 +82,13 @@ def test_nobody_waiting_costs_two_questions(runs: Runs) -> None:
         return {}
 
     context["ti"].get_task_states = count
-    assert waiting_intervals(context, Interval.hour(HOUR_START), reach=84) == []
+    assert waiting_runs.waiting_intervals(context, Interval.hour(HOUR_START), reach=84) == []
     assert (questions, runs.asked) == ([84, 84], [])
 
 
 def of_schedule(timetable: Any, start: datetime, end: datetime) -> list[tuple[datetime, datetime]]:
     context = {"dag": SimpleNamespace(timetable=timetable)}
-    return [(found.start, found.end) for found in intervals_of_schedule(context, Interval(start, end))]
+    return [(found.start, found.end) for found in waiting_runs.intervals_of_schedule(context, Interval(start, end))]
 
 
 @pytest.mark.parametrize("made", [WindowTimetable, lambda cron, zone: CronDataIntervalTimetable(cron, timezone=zone)])
@@ -125,7 +122,7 @@ NOW = ASKED_AT + timedelta(minutes=1)
 
 def hours(ledger: FakeLedger, context: dict[str, Any], limit: int = 84) -> list[datetime]:
     own = run_interval(context)
-    beside = Beside(ledger=ledger, log=object(), pipeline_name="access_log", own=own, now=NOW)  # type: ignore[arg-type]
+    beside = waiting_runs.Beside(ledger=ledger, log=object(), pipeline_name="access_log", own=own, now=NOW)  # type: ignore[arg-type]
     return beside.hours(context, limit)
 
 
@@ -159,13 +156,13 @@ def test_an_hour_that_is_still_open_is_left_to_its_own_run(ledger: FakeLedger) -
 def test_only_a_load_that_began_after_the_asking_is_adopted(pipeline: Pipeline, ledger: FakeLedger) -> None:
     ledger.loaded_at = {HOUR_START: ASKED_AT}
     later, earlier = (run_context(asked_at=ASKED_AT + timedelta(seconds=gap)) for gap in (1, -1))
-    assert not is_loaded_since_asked(ledger, pipeline, [HOUR_START], later)  # type: ignore[arg-type]
-    assert is_loaded_since_asked(ledger, pipeline, [HOUR_START], earlier)  # type: ignore[arg-type]
+    assert not waiting_runs.is_loaded_since_asked(ledger, pipeline, [HOUR_START], later)  # type: ignore[arg-type]
+    assert waiting_runs.is_loaded_since_asked(ledger, pipeline, [HOUR_START], earlier)  # type: ignore[arg-type]
 
 
 def test_a_retry_counts_from_its_runs_start() -> None:
     context = run_context(asked_at=NOW)
     context["dag_run"].start_date = ASKED_AT
-    assert beginning(context) == ASKED_AT
+    assert waiting_runs.beginning(context) == ASKED_AT
     context["dag_run"].start_date = None
-    assert beginning(context) == NOW
+    assert waiting_runs.beginning(context) == NOW

@@ -9,7 +9,7 @@ from airflow.sdk import DAG
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 from logbus.errors import UserError
 from logbus.model import Pipeline
-from logbus.operators.audit_window import AuditWindowOperator
+from logbus.operators.audit_window import PROBLEMS_SHOWN_MAX, AuditWindowOperator, audit_failure
 from logbus.operators.consumer_group import CommitOffsetsOperator, RewindOffsetsOperator
 from logbus.operators.freeze_window import FreezeClosedWindowsOperator, FreezeWindowOperator
 from logbus.operators.load_window import LoadWindowOperator, ReplayOperator
@@ -47,14 +47,7 @@ def program(**arguments: Any) -> SparkSubmitWindowOperator:
     return SparkSubmitWindowOperator(application="mine.py", **arguments)
 
 
-OVER_WINDOWS = (
-    LoadWindowOperator,
-    AuditWindowOperator,
-    RedriveOperator,
-    CommitOffsetsOperator,
-    RewindOffsetsOperator,
-    program,
-)
+OVER_WINDOWS = (LoadWindowOperator, AuditWindowOperator, RedriveOperator, CommitOffsetsOperator, RewindOffsetsOperator, program)
 
 
 @pytest.mark.parametrize("windows", ["", " ", ","])
@@ -136,3 +129,9 @@ def test_where_a_name_will_do_nothing_else_does(kind: Any) -> None:
 )
 def test_a_text_is_a_name_or_a_list_of_them(given: Any, meant: list[str]) -> None:
     assert names(given) == meant
+
+
+def test_a_flood_of_problems_is_cut_with_their_number() -> None:
+    text = audit_failure([f"problem {number}" for number in range(PROBLEMS_SHOWN_MAX + 5)], 3)
+    assert "and 5 more" in text
+    assert f"problem {PROBLEMS_SHOWN_MAX}" not in text

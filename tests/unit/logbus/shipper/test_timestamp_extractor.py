@@ -13,15 +13,8 @@ from zoneinfo import ZoneInfo
 import pytest
 from logbus.errors import UndatedLog
 from logbus.parsing.times import TimeContext
+from logbus.shipper import timestamp_extractor
 from logbus.shipper.line_timestamps import by_format
-from logbus.shipper.timestamp_extractor import (
-    TimeOptions,
-    TimestampExtractor,
-    detect,
-    extractor_for,
-    timestamp_problem,
-    validate_timestamps,
-)
 
 WRITTEN = datetime(2015, 5, 17, 12, tzinfo=UTC)
 NOW_MS = int(datetime(2026, 11, 25, tzinfo=UTC).timestamp() * 1000)
@@ -32,15 +25,15 @@ def ms(at: datetime) -> int:
     return int(at.timestamp() * 1000)
 
 
-def detected(*lines: str, written: datetime = WRITTEN, **options: object) -> TimestampExtractor:
-    times = TimeOptions(**options)  # type: ignore[arg-type]
-    return detect([line.encode() for line in lines], TimeContext(times.zone or UTC, written), times)
+def detected(*lines: str, written: datetime = WRITTEN, **options: object) -> timestamp_extractor.TimestampExtractor:
+    times = timestamp_extractor.TimeOptions(**options)  # type: ignore[arg-type]
+    return timestamp_extractor.detect([line.encode() for line in lines], TimeContext(times.zone or UTC, written), times)
 
 
 def refusal(*lines: str, joins: bool = False, **options: object) -> str:
     """Why a file of these lines is refused; empty if it is not."""
-    given = TimeOptions(**options)  # type: ignore[arg-type]
-    return timestamp_problem(Path("a.log"), detected(*lines, **options), given, NOW_MS, joins=joins) or ""
+    given = timestamp_extractor.TimeOptions(**options)  # type: ignore[arg-type]
+    return timestamp_extractor.timestamp_problem(Path("a.log"), detected(*lines, **options), given, NOW_MS, joins=joins) or ""
 
 
 # One line of each format as its program writes it, with the format's name, whether it has a zone, and the host it names.
@@ -159,7 +152,7 @@ def test_a_single_date_among_lines_without_times_dates_none_of_them() -> None:
     extractor = detected(*lines)
     assert (extractor.names, extractor.dated, extractor.is_understood) == ((), 0, False)
     with pytest.raises(UndatedLog, match="300 of the first 300 lines have no time that is understood, such as line 1: 'at the"):
-        validate_timestamps(Path("odd.log"), extractor, TimeOptions(), NOW_MS)
+        timestamp_extractor.validate_timestamps(Path("odd.log"), extractor, timestamp_extractor.TimeOptions(), NOW_MS)
 
 
 def test_lines_that_go_on_need_no_time_of_their_own() -> None:
@@ -319,7 +312,9 @@ def test_a_files_year_is_that_of_its_last_writing(tmp_path: Path) -> None:
     log = tmp_path / "auth.log"
     log.write_text("May 17 10:05:03 web1 app: x\n")
     os.utime(log, (WRITTEN.timestamp(), WRITTEN.timestamp()))
-    assert extractor_for(log, 1_000, TimeOptions()).stamp(b"May 17 10:05:03 web1 app: x").timestamp_ms == ms(TIME)
+    assert timestamp_extractor.extractor_for(log, 1_000, timestamp_extractor.TimeOptions()).stamp(
+        b"May 17 10:05:03 web1 app: x"
+    ).timestamp_ms == ms(TIME)
 
 
 @pytest.mark.parametrize(

@@ -25,8 +25,7 @@ def log() -> FakeLog:
 
 
 @pytest.fixture
-def groups() -> FakeGroups:
-    groups = FakeGroups()
+def groups(groups: FakeGroups) -> FakeGroups:
     groups.commit("g", {("t", 0): 4})
     return groups
 

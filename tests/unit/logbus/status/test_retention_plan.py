@@ -5,7 +5,7 @@ from datetime import timedelta
 
 import pytest
 from logbus.errors import UserError
-from logbus.model import OffsetRange
+from logbus.model import FrozenWindow, OffsetRange
 from logbus.status.retention_plan import Hold, RetentionPolicy, TopicPlan, TopicState, hours_text, plan_topic, window_name
 from logbus.windows.pipeline_chains import Anchor, PipelineChain
 
@@ -14,6 +14,11 @@ from tests.support.retention import at, chain, hourly, policy, state
 # With 24 hours kept, the windows of hours 0 to 9 may be deleted.
 NOW = at(34)
 LOADED = [hourly(number) for number in range(20)]
+
+
+def loaded_but(*hours: int) -> list[FrozenWindow]:
+    """All of them but these, which are frozen."""
+    return [hourly(number, loaded=number not in hours) for number in range(20)]
 
 
 def planned(
@@ -43,8 +48,7 @@ def test_the_windows_that_stop_being_replayable_are_named() -> None:
 
 
 def test_a_window_that_is_not_loaded_holds_back_and_says_for_how_long() -> None:
-    windows = [hourly(number, loaded=number != 6) for number in range(20)]
-    plan = planned(chain(windows))
+    plan = planned(chain(loaded_but(6)))
     assert ends(plan) == {0: 60}
     (held,) = plan.holds
     assert (held.offset, held.records, held.overdue) == (60, 40, timedelta(hours=3))
@@ -174,24 +178,21 @@ def test_nothing_of_a_topic_is_deleted_and_it_says_why(plan: TopicPlan, why: str
 
 
 def test_only_when_told_so_it_gives_up_what_held_back_for_too_long() -> None:
-    windows = [hourly(number, loaded=number not in (6, 8)) for number in range(20)]
-    plan = planned(chain(windows), limit=policy(max_hold=timedelta(hours=2), when_overdue="delete"))
+    plan = planned(chain(loaded_but(6, 8)), limit=policy(max_hold=timedelta(hours=2), when_overdue="delete"))
     assert ends(plan) == {0: 80}
     assert [window.interval.start for window in plan.given_up] == [at(6)]
     assert not plan.alarms
 
 
 def test_a_window_that_somebody_works_on_is_never_given_up() -> None:
-    windows = [hourly(number, loaded=number != 6) for number in range(20)]
     limit = policy(max_hold=timedelta(hours=2), when_overdue="delete")
-    plan = planned(chain(windows, running=frozenset({6})), limit=limit)
+    plan = planned(chain(loaded_but(6), running=frozenset({6})), limit=limit)
     assert ends(plan) == {0: 60}
     assert plan.alarms
 
 
 def test_what_somebody_else_deleted_before_it_was_loaded_is_an_alarm_and_holds_nothing_back() -> None:
-    windows = [hourly(number, loaded=number != 3) for number in range(20)]
-    plan = planned(chain(windows), log=state(start=45))
+    plan = planned(chain(loaded_but(3)), log=state(start=45))
     assert ends(plan) == {0: 100}
     assert "partition 0 lost 10 records that pipeline p had not loaded" in plan.alarms[0]
 
@@ -203,8 +204,7 @@ def test_hours_gone_before_they_were_frozen_are_an_alarm() -> None:
 
 
 def test_a_plan_can_be_written_as_json() -> None:
-    windows = [hourly(number, loaded=number != 6) for number in range(20)]
-    summary = planned(chain(windows)).summary()
+    summary = planned(chain(loaded_but(6))).summary()
     assert summary["deletions"] == [
         {"partition": 0, "from": 0, "to": 60, "records": 60, "why": "beyond the 24 hours that are kept, and loaded"}
     ]
