@@ -84,18 +84,12 @@ SWITCHES: dict[str, Switch] = {
     "end_of_the_log": Switch(
         "shortened",
         no_problems,
-        (
-            "logbus.windows.log_changes.refuse_if_shorter",
-            "logbus.loads.audit.broker_problems",
-        ),
+        ("logbus.windows.log_changes.refuse_if_shorter", "logbus.loads.audit.broker_problems"),
     ),
     "witnesses": Switch(
         "restored",
         no_differences,
-        (
-            "logbus.windows.log_changes.differences",
-            "spark_jobs.load_task.check_witnesses",
-        ),
+        ("logbus.windows.log_changes.differences", "spark_jobs.load_task.check_witnesses"),
     ),
     # Which attempt may publish what
     "fence": Switch(

@@ -1,4 +1,4 @@
-"""The types of the fixtures of tests/integration/cli: `run` runs a command against the broker, `shown` returns its JSON."""
+"""The types of fixtures: `run` runs a command, in tests/integration/cli against the broker; `shown` returns its JSON."""
 
 from __future__ import annotations
 

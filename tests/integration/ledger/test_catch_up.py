@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from datetime import datetime, timedelta
 
 import pytest
@@ -13,9 +12,6 @@ from logbus.windows import catch_up, recovery
 
 from tests.support.ledgers import NOW, World, at, intervals_of, stamps
 from tests.support.loads import load_hours
-
-YEARS = 24 * 365
-Hours = Callable[..., list[int]]
 
 
 @pytest.fixture

@@ -36,6 +36,13 @@ def start(world: World) -> Start:
     return loading
 
 
+@pytest.fixture
+def start_large(start: Start, monkeypatch: pytest.MonkeyPatch) -> Start:
+    """The same, where five rows are large enough to take the place of the leaf."""
+    monkeypatch.setattr(commit, "SWAPPED_ROWS_MIN", 1)
+    return start
+
+
 def public(world: World) -> list[tuple[Any, ...]]:
     return world.rows("select _partition, _offset, line from t order by 1, 2")
 
@@ -222,13 +229,7 @@ LEAF = "logbus_leaf.t_201505171000"
     ids=["detached", "renamed"],
 )
 def test_a_reload_of_an_hour_whose_leaf_is_elsewhere_says_what_to_do(
-    world: World,
-    start: Start,
-    statement: str,
-    said: str,
-    mend: str,
-    swapped_rows_min: int,
-    monkeypatch: pytest.MonkeyPatch,
+    world: World, start: Start, statement: str, said: str, mend: str, swapped_rows_min: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(commit, "SWAPPED_ROWS_MIN", swapped_rows_min)
     start().load()
@@ -271,42 +272,35 @@ def test_a_reload_does_not_wait_for_a_reader_of_another_hour(
     assert world.ledger.window("p", at(10)).loaded_attempt == 2
 
 
-def test_a_large_reload_takes_the_place_of_the_leaf(world: World, start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_large_reload_takes_the_place_of_the_leaf(world: World, start_large: Start) -> None:
     """Its commit takes no longer than that of a first load, whatever the size."""
-    monkeypatch.setattr(commit, "SWAPPED_ROWS_MIN", 1)
     leaf = "select 'logbus_leaf.t_201505171000'::regclass::oid"
-    start(10).load()
-    start(11).load()
+    start_large(10).load()
+    start_large(11).load()
     (first,) = world.rows(leaf)
-    start(10).load()
+    start_large(10).load()
     (second,) = world.rows(leaf)
     assert second != first
     assert public(world) == [*HOUR_TEN[:3], (0, 3, "line 0/3"), *HOUR_TEN[3:], (1, 2, "line 1/2")]
     assert world.rows("select count(*) from pg_inherits where inhparent = 't'::regclass") == [(2,)]
 
 
-def test_a_leaf_with_rows_of_another_topic_is_not_replaced_as_a_whole(
-    world: World, start: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_leaf_with_rows_of_another_topic_is_not_replaced_as_a_whole(world: World, start_large: Start) -> None:
     """Rows of a pipeline that shared the table before tables had a single owner, or rows inserted by hand."""
-    monkeypatch.setattr(commit, "SWAPPED_ROWS_MIN", 1)
-    start(10).load()
+    start_large(10).load()
     world.execute(
         "create temp table theirs on commit drop as select * from t limit 1",
         "update theirs set _topic = 'theirs'",
         "insert into t select * from theirs",
     )
-    start(10).load()
+    start_large(10).load()
     assert world.rows("select _topic, count(*) from t group by 1 order by 1") == [("t", len(HOUR_TEN)), ("theirs", 1)]
 
 
-def test_a_large_reload_waits_for_a_sign_of_life_of_its_own_attempt(
-    world: World, start: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_large_reload_waits_for_a_sign_of_life_of_its_own_attempt(world: World, start_large: Start) -> None:
     """Only the swap has a short lock timeout; the ledger updates that follow it wait, as in any commit."""
-    monkeypatch.setattr(commit, "SWAPPED_ROWS_MIN", 1)
-    start(10).load()
-    again = start(10).begin().create().run_task(1)
+    start_large(10).load()
+    again = start_large(10).begin().create().run_task(1)
     with world.ledger.engine.connect() as heart:
         beat = "update logbus.attempt set heartbeat_at = now() where number = 2"
         heart.execute(text(beat))
@@ -319,14 +313,11 @@ def test_a_large_reload_waits_for_a_sign_of_life_of_its_own_attempt(
     assert world.ledger.window("p", at(10)).loaded_attempt == 2
 
 
-def test_a_large_reload_of_a_table_with_indexes_keeps_its_leaf(
-    world: World, start: Start, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(commit, "SWAPPED_ROWS_MIN", 1)
-    start(10).load()
+def test_a_large_reload_of_a_table_with_indexes_keeps_its_leaf(world: World, start_large: Start) -> None:
+    start_large(10).load()
     world.execute("create index on t (_offset)")
     leaf = world.rows("select 'logbus_leaf.t_201505171000'::regclass::oid")
-    start(10).load()
+    start_large(10).load()
     assert world.rows("select 'logbus_leaf.t_201505171000'::regclass::oid") == leaf
     assert public(world) == HOUR_TEN
 

@@ -19,8 +19,6 @@ from sqlalchemy import text
 from tests.support.ledgers import NOW, World, stamps
 from tests.support.loads import Loading, load_hours
 
-Found = Callable[..., list[tuple[str, str]]]
-
 
 @pytest.fixture
 def healthy(world: World) -> World:

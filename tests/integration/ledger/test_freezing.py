@@ -3,20 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from logbus.errors import (
-    BrokerUnavailable,
-    LogChanged,
-    RecordsLost,
-    TopicRecreated,
-    TransactionOpen,
-    UserError,
-    WindowNotClosed,
-    WindowOverlap,
-)
+from logbus import errors
+from logbus.kafka.topics import OffsetAndTimestamp
 from logbus.model import Interval, WindowState, Witness, milliseconds
 from logbus.windows import recovery
 from logbus.windows.handover import parse_content
@@ -85,7 +78,7 @@ def test_a_log_that_begins_without_a_usable_time_loses_none_of_it(world: World, 
 @pytest.mark.parametrize("minutes", [0, 59, 64])
 def test_a_window_is_not_frozen_before_its_end_and_lateness_have_passed(world: World, minutes: int) -> None:
     world.register()
-    with pytest.raises(WindowNotClosed, match="closes at 2015-05-17T11:05:00Z"):
+    with pytest.raises(errors.WindowNotClosed, match="closes at 2015-05-17T11:05:00Z"):
         world.freeze(10, now=at(10) + timedelta(minutes=minutes))
 
 
@@ -97,7 +90,7 @@ def test_a_window_is_frozen_as_soon_as_its_lateness_has_passed(world: World) -> 
 def test_an_interval_that_overlaps_a_frozen_window_is_refused(world: World) -> None:
     world.register()
     world.freeze(10)
-    with pytest.raises(WindowOverlap, match="overlaps the frozen window"):
+    with pytest.raises(errors.WindowOverlap, match="overlaps the frozen window"):
         world.ledger.freeze_or_get("p", Interval(at(10), at(12)), world.log, NOW)
 
 
@@ -110,7 +103,7 @@ def test_a_long_window_takes_everything_since_the_last_hour(world: World) -> Non
 def test_a_pipeline_that_starts_at_an_instant_leaves_earlier_records_alone(world: World) -> None:
     world.fill(9, 10, 11, starts_at=at(10))
     assert world.offsets(10) == (1, 2)
-    with pytest.raises(WindowOverlap, match="where pipeline p starts"):
+    with pytest.raises(errors.WindowOverlap, match="where pipeline p starts"):
         world.freeze(9)
 
 
@@ -150,7 +143,7 @@ def test_a_broker_that_shows_fewer_partitions_than_windows_have_is_refused(world
     world.register()
     world.freeze(10)
     del world.log.topics["t"][1]
-    with pytest.raises(BrokerUnavailable, match="the same cluster"):
+    with pytest.raises(errors.BrokerUnavailable, match="the same cluster"):
         world.freeze(11)
 
 
@@ -172,7 +165,7 @@ def test_a_pipeline_rebased_while_an_hour_is_frozen_freezes_it_on_the_new_topic(
 def test_a_frozen_window_that_retention_cut_names_the_lost_range(world: World) -> None:
     world.fill(10, 10.1, 10.2, 11, freeze=[10])
     world.log.delete_records("t", before_offset=2)
-    with pytest.raises(RecordsLost, match=r"t-0 \[0, 2\)") as caught:
+    with pytest.raises(errors.RecordsLost, match=r"t-0 \[0, 2\)") as caught:
         world.freeze(10)
     assert caught.value.lost == ("t-0 [0, 2)",)
 
@@ -190,7 +183,7 @@ def test_nothing_is_given_up_under_an_attempt_that_is_alive(world: World) -> Non
     world.fill(10, 10.1, 11, freeze=[10])
     world.begin(10)
     world.log.delete_records("t", before_offset=1)
-    with pytest.raises(UserError, match="nothing of window"):
+    with pytest.raises(errors.UserError, match="nothing of window"):
         world.accept_loss(10)
     assert world.accept_loss(10, now=NOW + 2 * HEARTBEAT_EXPIRY).ranges[0].lost == 1
 
@@ -199,7 +192,7 @@ def test_hours_that_retention_took_before_they_were_frozen_do_not_look_empty(wor
     world.fill(10, 11, 12, 12.5, 13, settings={"max_ahead_minutes": 0})
     world.log.delete_records("t", before_offset=3)
     for number in (10, 11, 12):
-        with pytest.raises(RecordsLost, match="below 3"):
+        with pytest.raises(errors.RecordsLost, match="below 3"):
             world.freeze(number)
     assert world.offsets(13) == (4, 5)
 
@@ -210,7 +203,7 @@ def test_what_retention_took_may_be_of_the_hour_after_that_of_what_is_left(world
     world.fill(10, 11, 13.3, 12.5, 13, 14)
     world.log.delete_records("t", before_offset=3)
     for number in (10, 11, 12, 13):
-        with pytest.raises(RecordsLost, match="below 3"):
+        with pytest.raises(errors.RecordsLost, match="below 3"):
             world.freeze(number)
     assert world.offsets(14) == (5, 6)
 
@@ -221,14 +214,14 @@ def test_a_loss_that_was_accepted_does_not_hide_that_of_the_next_hour(world: Wor
     world.register()
     world.log.delete_records("t", before_offset=3)
     world.accept_loss(10)
-    with pytest.raises(RecordsLost, match="may have had records that are gone"):
+    with pytest.raises(errors.RecordsLost, match="may have had records that are gone"):
         world.freeze(11)
 
 
 def test_a_cut_between_two_frozen_boundaries_names_exactly_what_is_lost(world: World) -> None:
     world.fill(10, 11, 11.2, 11.4, 12, freeze=[10])
     world.log.delete_records("t", before_offset=3)
-    with pytest.raises(RecordsLost, match=r"t-0 \[1, 3\)"):
+    with pytest.raises(errors.RecordsLost, match=r"t-0 \[1, 3\)"):
         world.freeze(11)
 
 
@@ -254,7 +247,7 @@ def test_every_hour_that_a_loss_may_have_touched_has_an_unknown_head(world: Worl
 def test_a_refused_freeze_leaves_nothing_behind(world: World) -> None:
     world.fill(10, 11, 12)
     world.log.delete_records("t", before_offset=2)
-    with pytest.raises(RecordsLost):
+    with pytest.raises(errors.RecordsLost):
         world.freeze(10)
     assert world.ledger.windows("p") == []
 
@@ -263,7 +256,7 @@ def test_a_topic_made_again_between_the_questions_is_noticed(world: World) -> No
     world.fill(10, 11)
 
     world.log.before("start_offsets", lambda: world.log.create("t"))
-    with pytest.raises(TopicRecreated):
+    with pytest.raises(errors.TopicRecreated):
         world.freeze(10)
 
 
@@ -271,7 +264,7 @@ def test_a_log_that_ends_before_a_frozen_boundary_is_refused_and_named(world: Wo
     world.fill(10, 10.1, 10.2, 11, freeze=[10])
     world.log.cut("t", 1)
     with pytest.raises(
-        LogChanged, match="t-0 ends at offset 1, and windows are frozen up to 3.*backup.*logbus pipeline rebase p"
+        errors.LogChanged, match="t-0 ends at offset 1, and windows are frozen up to 3.*backup.*logbus pipeline rebase p"
     ):
         world.freeze(11)
     assert [window.interval for window in world.ledger.windows("p")] == [hour(10)]
@@ -281,7 +274,9 @@ def test_a_log_that_lost_its_end_and_grew_over_it_is_refused_though_the_stamps_a
     world.fill(10, 10.1, 10.2, 11, freeze=[10])
     world.log.cut("t", 1)
     world.log.append("t", *stamps(10.1, 10.2, 11, 11.1))
-    with pytest.raises(LogChanged, match=r"t-0 held at offset 2 a record stamped 2015-05-17T10:12:00Z \(epoch 0, .* \(epoch 1, "):
+    with pytest.raises(
+        errors.LogChanged, match=r"t-0 held at offset 2 a record stamped 2015-05-17T10:12:00Z \(epoch 0, .* \(epoch 1, "
+    ):
         world.freeze(11)
 
 
@@ -298,7 +293,7 @@ def test_a_log_that_ends_before_the_anchor_is_refused(world: World) -> None:
     world.log.delete_records("t", before_offset=2)
     world.register()
     world.log.cut("t", 1)
-    with pytest.raises(LogChanged, match="t-0 ends at offset 1, and windows are frozen up to 2"):
+    with pytest.raises(errors.LogChanged, match="t-0 ends at offset 1, and windows are frozen up to 2"):
         world.freeze(10)
 
 
@@ -308,7 +303,7 @@ def test_one_partition_that_is_another_log_is_named_and_the_others_are_not(world
     world.freeze(10)
     world.log.cut("t", 1, partition=1)
     world.log.append("t", *stamps(11, 11.5), partition=1)
-    with pytest.raises(LogChanged, match="t-1 held at offset 1") as caught:
+    with pytest.raises(errors.LogChanged, match="t-1 held at offset 1") as caught:
         world.freeze(11)
     assert not {"t-0", "t-2"} & set(re.findall(r"t-\d", str(caught.value)))
 
@@ -322,7 +317,7 @@ def test_a_log_whose_witnesses_retention_took_is_no_other_log(world: World) -> N
 def test_a_record_before_a_boundary_that_is_gone_is_a_fault_unless_the_pipeline_has_declared_compaction(world: World) -> None:
     world.fill(10, 10.5, 11, 12, freeze=[10])
     world.log.compact("t", 1)
-    with pytest.raises(LogChanged, match="t-0 held at offset 1 .* and now none .*offset_gaps"):
+    with pytest.raises(errors.LogChanged, match="t-0 held at offset 1 .* and now none .*offset_gaps"):
         world.freeze(11)
     world.register(settings={"offset_gaps": True})
     assert world.offsets(11) == (2, 3)
@@ -362,10 +357,10 @@ def test_an_hour_with_records_of_an_open_transaction_waits_for_its_end(world: Wo
     world.fill(10, 10.1, 10.2, 10.3)
     part = world.log.topics["t"][0]
     part.stable_end = 1
-    with pytest.raises(TransactionOpen, match=r"t-0 \[1, 4\).*transaction.timeout.ms"):
+    with pytest.raises(errors.TransactionOpen, match=r"t-0 \[1, 4\).*transaction.timeout.ms"):
         world.freeze(10)
     world.log.append("t", *stamps(11))
-    with pytest.raises(TransactionOpen, match=r"t-0 \[1, 4\)"):
+    with pytest.raises(errors.TransactionOpen, match=r"t-0 \[1, 4\)"):
         world.freeze(10)
     part.stable_end = None
     assert world.offsets(10) == (0, 4)
@@ -375,7 +370,7 @@ def test_a_transaction_that_began_after_the_hour_holds_nothing_up(world: World) 
     world.fill(10, 10.1, 11, 11.1)
     world.log.topics["t"][0].stable_end = 2
     assert world.offsets(10) == (0, 2)
-    with pytest.raises(TransactionOpen, match=r"t-0 \[2, 4\)"):
+    with pytest.raises(errors.TransactionOpen, match=r"t-0 \[2, 4\)"):
         world.freeze(11)
 
 
@@ -422,12 +417,31 @@ def test_windows_are_handed_over_on_the_log_on_which_they_were_frozen_and_on_no_
     assert (content["topic_id"], content["witnesses"]["0"][0]) == (world.log.ids["t"], 3)
     world.log.cut("t", 3)
     world.log.append("t", *stamps(11.6, 12.1, 12.2))
-    with pytest.raises(LogChanged, match="t-0 held at offset 3"):
+    with pytest.raises(errors.LogChanged, match="t-0 held at offset 3"):
         world.ledger.hand_over(pipeline, windows, world.log)
-    with pytest.raises(LogChanged, match="t-0 held at offset 3"):
+    with pytest.raises(errors.LogChanged, match="t-0 held at offset 3"):
         parse_content(content).refuse_another_log(world.log)
     world.log.create("t")
     for number in (10, 11):
         world.mark(number, loaded_attempt=1)  # a loaded window is given without a look at the log
-    with pytest.raises(TopicRecreated, match="was deleted and recreated"):
+    with pytest.raises(errors.TopicRecreated, match="was deleted and recreated"):
         world.ledger.hand_over(pipeline, [world.freeze(10)], world.log)
+
+
+def test_behind_a_stamp_of_2099_each_record_is_read_once_however_many_hours_are_frozen(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.log.append("t", IN_2099, *stamps(*(10 + minute / 60 for minute in range(0, 240, 5))))
+    world.register()
+    read: list[int] = []
+    records = world.log.records
+
+    def counted(topic: str, partition: int, start_offset: int, end_offset: int) -> Iterator[OffsetAndTimestamp]:
+        for record in records(topic, partition, start_offset, end_offset):
+            read.append(record.offset)
+            yield record
+
+    monkeypatch.setattr(world.log, "records", counted)
+    assert [world.offsets(number) for number in (10, 11, 12)] == [(0, 13), (13, 25), (25, 37)]
+    again = {offset for offset, times in Counter(read).items() if times > 1}
+    assert again == {0, 1, 13, 25}  # to find the first hour's start; each hour's end is the next one's first record

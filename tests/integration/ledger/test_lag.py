@@ -3,33 +3,24 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from datetime import datetime
 
 import pytest
-from click.testing import Result
 from logbus.cli import lag as command
-from logbus.status.lag import Lag, lag_of, unloaded_of
+from logbus.status.lag import lag_of, unloaded_of
 
+from tests.support.commands import Run
 from tests.support.ledgers import World, at, stamps
 from tests.support.loads import load_hours
 
 NOW_OF_DAY = at(16.5)
-Run = Callable[..., Result]
 
 
 @pytest.fixture
 def filled(world: World) -> World:
     """Hours 10 to 13 hold two records each; 10 and 11 are loaded."""
-    for hour in (10, 11, 12, 13):
-        world.log.append("t", *stamps(hour + 0.1, hour + 0.5))
-    world.register()
+    world.fill(*(hour + part for hour in (10, 11, 12, 13) for part in (0.1, 0.5)))
     load_hours(world, 10, 11)
     return world
-
-
-def lag(world: World, now: datetime = NOW_OF_DAY) -> Lag:
-    return lag_of(world.ledger.engine, world.log, "p", now)
 
 
 def test_a_topic_that_is_gone_does_not_blind_for_the_others(filled: World, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -65,6 +56,7 @@ def test_bytes_are_counted_only_by_reading(filled: World) -> None:
         read.append((topic, partition, start, end))
         return 10 * (end - start)
 
-    assert lag(filled).bytes_behind is None
-    assert lag_of(filled.ledger.engine, filled.log, "p", NOW_OF_DAY, measure).bytes_behind == 40
+    asked = (filled.ledger.engine, filled.log, "p", NOW_OF_DAY)
+    assert lag_of(*asked).bytes_behind is None
+    assert lag_of(*asked, measure).bytes_behind == 40
     assert read == [("t", 0, 4, 8)]

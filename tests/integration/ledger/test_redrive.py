@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import Result
 from logbus.errors import EquationMismatch, LoadFailed, UserError, WindowUnknown
 from logbus.loads import dead_letters
 from logbus.loads.dead_letters import Selection
@@ -19,6 +18,7 @@ from logbus.loads.redrive import Redrive
 from logbus.parsing import Filtered, Parser, Unparsable, parser_for
 from logbus.waiting import PATIENCE_SECONDS
 
+from tests.support.commands import Run
 from tests.support.ledgers import NOW, World, at, stamps
 from tests.support.loads import Loading
 
@@ -34,6 +34,19 @@ class Mended:
 
     def parse(self, value: bytes | None) -> Sequence[Any]:
         return (repr(value),)
+
+
+class Answering(Mended):
+    """Its values become these, one after the other; an error is raised."""
+
+    def __init__(self, *answers: str | Exception) -> None:
+        self.answers = iter(answers)
+
+    def parse(self, value: bytes | None) -> Sequence[Any]:
+        answer = next(self.answers)
+        if isinstance(answer, Exception):
+            raise answer
+        return (answer,)
 
 
 @pytest.fixture
@@ -63,9 +76,8 @@ def test_dead_letters_that_parse_now_become_rows_of_the_same_window_and_the_audi
     assert loaded.rows("select _partition, _offset, line from t where line like 'b%' order by 1, 2") == [
         *((0, 1, "b'\\xff'"), (0, 3, "b'\\xff'"), (1, 1, "b'\\xff'")),
     ]
-    assert loaded.rows("select _topic, _timestamp, _key, _window_start from t where _partition = 1 and _offset = 1") == [
-        ("t", at(10.3), b"key", at(10))
-    ]
+    (row,) = loaded.rows("select _topic, _timestamp, _key, _window_start from t where _partition = 1 and _offset = 1")
+    assert row == ("t", at(10.3), b"key", at(10))
     assert loaded.rows("select count(*) from logbus.dead_letter") == [(0,)]
     after = loaded.ledger.window("p", at(10))
     assert (after.counts.loaded, after.counts.dead_lettered) == (6, 0)  # type: ignore[union-attr]
@@ -74,16 +86,8 @@ def test_dead_letters_that_parse_now_become_rows_of_the_same_window_and_the_audi
 
 
 def test_those_that_still_do_not_parse_stay_with_the_reason_they_have_now(loaded: World) -> None:
-    class Half(Mended):
-        seen = 0
-
-        def parse(self, value: bytes | None) -> Sequence[Any]:
-            self.seen += 1
-            if self.seen == 2:
-                raise Unparsable("Stubborn", "does not parse on a Tuesday")
-            return super().parse(value)
-
-    outcome = redrive(loaded, Half()).run(loaded.ledger.window("p", at(10)))
+    half = Answering("fine", Unparsable("Stubborn", "does not parse on a Tuesday"), "fine")
+    outcome = redrive(loaded, half).run(loaded.ledger.window("p", at(10)))
     assert (outcome.tried, outcome.loaded, outcome.errors) == (3, 2, {"Stubborn": 1})
     kept = loaded.rows('select "partition", "offset", value, error_class, error from logbus.dead_letter')
     assert kept == [(0, 3, b"\xff", "Stubborn", "does not parse on a Tuesday")]
@@ -91,11 +95,7 @@ def test_those_that_still_do_not_parse_stay_with_the_reason_they_have_now(loaded
 
 
 def test_a_value_that_the_parser_leaves_out_now_is_counted_as_filtered(loaded: World) -> None:
-    class Picky(Mended):
-        def parse(self, value: bytes | None) -> Sequence[Any]:
-            raise Filtered
-
-    redrive(loaded, Picky()).run(loaded.ledger.window("p", at(10)))
+    redrive(loaded, Answering(*[Filtered()] * 3)).run(loaded.ledger.window("p", at(10)))
     counts = loaded.ledger.window("p", at(10)).counts
     assert counts is not None
     assert (counts.read, counts.loaded, counts.dead_lettered, counts.filtered) == (6, 3, 0, 3)
@@ -134,16 +134,7 @@ def test_a_new_column_of_the_parser_is_added_and_filled(loaded: World) -> None:
 
 
 def test_what_a_load_would_refuse_stays_a_dead_letter(loaded: World) -> None:
-    class Careless(Mended):
-        seen = 0
-
-        def parse(self, value: bytes | None) -> Sequence[Any]:
-            self.seen += 1
-            if self.seen == 3:
-                raise Unparsable("odd\0", "\0")
-            return (("fine", "a\0b")[self.seen - 1],)
-
-    outcome = redrive(loaded, Careless()).run(loaded.ledger.window("p", at(10)))
+    outcome = redrive(loaded, Answering("fine", "a\0b", Unparsable("odd\0", "\0"))).run(loaded.ledger.window("p", at(10)))
     assert (outcome.loaded, outcome.errors) == (1, {"WrongType": 1, "odd\\0": 1})
     kept = loaded.rows('select error_class, error from logbus.dead_letter order by "partition", "offset"')
     assert [kind for kind, _ in kept] == ["WrongType", "odd\\0"]
@@ -210,16 +201,9 @@ def test_a_redrive_stores_the_values_that_a_load_stores(world: World) -> None:
 
 
 def test_a_value_that_the_table_refuses_takes_the_whole_redrive_back(loaded: World) -> None:
-    class Wrong(Mended):
-        seen = 0
-
-        def parse(self, value: bytes | None) -> Sequence[Any]:
-            self.seen += 1
-            return ("fine" if self.seen < 3 else "refused",)
-
     loaded.execute("alter table t add check (line <> 'refused')")
     with pytest.raises(LoadFailed, match="run the redrive again"):
-        redrive(loaded, Wrong()).run(loaded.ledger.window("p", at(10)))
+        redrive(loaded, Answering("fine", "fine", "refused")).run(loaded.ledger.window("p", at(10)))
     assert loaded.rows("select count(*) from logbus.dead_letter") == [(3,)]
     assert loaded.audit().problems == ()
 
@@ -307,9 +291,6 @@ def test_columns_that_loads_have_inferred_are_those_of_a_redrive(world: World) -
     pipeline = world.register(parse="json", settings={"infer": True})
     world.ledger.add_inferred(pipeline, {"status": "bigint"}, NOW)
     assert "status" in parser_of(world).columns
-
-
-Run = Callable[..., Result]
 
 
 def test_the_command_changes_nothing_without_execute(loaded: World, run: Run) -> None:

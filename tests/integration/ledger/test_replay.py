@@ -14,16 +14,14 @@ from logbus.status.replay import ReplayPlan, Span
 from logbus.status.retention_run import RetentionStore
 from logbus.windows.rows import HEARTBEAT_EXPIRY
 
-from tests.support.ledgers import NOW, World, at, stamps
+from tests.support.ledgers import NOW, World, at
 from tests.support.loads import load_hours
 
 
 @pytest.fixture
 def loaded(world: World) -> World:
     """Hours 10 to 13 hold two records each; 10 and 11 are loaded, 13 is frozen, 12 is neither."""
-    for hour in (10, 11, 12, 13):
-        world.log.append("t", *stamps(hour, hour + 0.5))
-    world.register()
+    world.fill(*(hour + part for hour in (10, 11, 12, 13) for part in (0, 0.5)))
     load_hours(world, 10, 11)
     world.freeze(13)
     return world

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime, timedelta
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -14,26 +15,21 @@ from logbus.errors import RecordsLost, UserError
 from logbus.status.retention_plan import Deletion, RetentionPolicy, TopicPlan
 from logbus.status.retention_run import DELETED, UNKNOWN, RetentionRun, RetentionStore, lock_topic
 from logbus.waiting import PATIENCE_SECONDS, wait_until
-from logbus.windows.migrations import create_ledger
 from sqlalchemy import Engine, text
 
-from tests.support.ledgers import World, at, stamps
+from tests.support.ledgers import World, at
 from tests.support.loads import Loading, load_hours
 
 # Eight hours are kept, and it is 20:30 on a day whose hours 8 to 15 hold two records each: hours up to 12 may be deleted.
 LATER = at(20.5)
+TWO_AN_HOUR = [hour + part for hour in range(8, 16) for part in (0.1, 0.6)]
 KEPT = RetentionPolicy(topic="t", retain=timedelta(hours=8), max_hold=timedelta(hours=2))
 
 
 @pytest.fixture
 def retention(world: World) -> RetentionRun:
     """Hours 8 to 15 are frozen; each test loads and audits some of them."""
-    create_ledger(world.ledger.engine)
-    for number in range(8, 16):
-        world.log.append("t", *stamps(number + 0.1, number + 0.6))
-    world.register()
-    for number in range(8, 16):
-        world.freeze(number)
+    world.fill(*TWO_AN_HOUR, freeze=range(8, 16))
     return RetentionRun(world.ledger.engine, world.log)
 
 
@@ -77,26 +73,6 @@ def test_what_is_not_loaded_or_is_loaded_again_stays_until_it_is_done(world: Wor
     assert start(world) == 6
 
 
-def hold(world: World, retention: RetentionRun) -> None:
-    retention.store.hold("t", "court order", None, LATER)
-
-
-def remove_policy(world: World, retention: RetentionRun) -> None:
-    retention.store.remove_policy("t")
-
-
-def change_policy(world: World, retention: RetentionRun) -> None:
-    keep(retention, retain=timedelta(days=30))
-
-
-def register_another(world: World, retention: RetentionRun) -> None:
-    world.register(name="q", table="q")
-
-
-def begin_attempt(world: World, retention: RetentionRun) -> None:
-    world.begin(8)
-
-
 def waits_for_a_lock(engine: Engine) -> bool:
     query = "select exists(select from pg_stat_activity where wait_event_type = 'Lock' and datname = current_database())"
     with engine.connect() as connection:
@@ -104,23 +80,19 @@ def waits_for_a_lock(engine: Engine) -> bool:
 
 
 # What keeps the records, and what a run says of it.
-KEEPING = {
-    "a hold": (hold, "hold 1 until it is released: court order"),
-    "a policy that is removed": (remove_policy, "policy was changed or removed"),
-    "a policy that keeps more": (change_policy, "policy was changed or removed"),
-    "a new pipeline": (register_another, "by pipeline q: "),
-    "an attempt": (begin_attempt, "by pipeline p: "),
+KEEPING: dict[str, tuple[Callable[[World, RetentionRun], Any], str]] = {
+    "a hold": (lambda _, run: run.store.hold("t", "court order", None, LATER), "hold 1 until it is released: court order"),
+    "a policy that is removed": (lambda _, run: run.store.remove_policy("t"), "policy was changed or removed"),
+    "a policy that keeps more": (lambda _, run: keep(run, retain=timedelta(days=30)), "policy was changed or removed"),
+    "a new pipeline": (lambda world, _: world.register(name="q", table="q"), "by pipeline q: "),
+    "an attempt": (lambda world, _: world.begin(8), "by pipeline p: "),
 }
 
 
 @pytest.mark.parametrize("question", ["end_offsets", "first_at_or_after"])
 @pytest.mark.parametrize(("act", "said"), KEEPING.values(), ids=KEEPING)
 def test_what_keeps_records_counts_though_it_comes_while_the_broker_is_asked(
-    world: World,
-    retention: RetentionRun,
-    question: str,
-    act: Callable[[World, RetentionRun], None],
-    said: str,
+    world: World, retention: RetentionRun, question: str, act: Callable[[World, RetentionRun], Any], said: str
 ) -> None:
     load(world, 8)
     keep(retention)
@@ -235,9 +207,7 @@ def test_overdue_hours_are_deleted_only_when_told_so_and_the_ledger_names_the_lo
 
 
 def test_hours_of_a_pipeline_that_stands_still_are_frozen_before_they_are_given_up(world: World) -> None:
-    for number in range(8, 16):
-        world.log.append("t", *stamps(number + 0.1, number + 0.6))
-    world.register()
+    world.fill(*TWO_AN_HOUR)
     retention = RetentionRun(world.ledger.engine, world.log)
     keep(retention, when_overdue="delete")
     retention.run(LATER, "manual")

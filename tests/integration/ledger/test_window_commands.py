@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
@@ -18,13 +18,14 @@ from logbus.model import Pipeline, TaskKey, instant_text
 from logbus.waiting import PATIENCE_SECONDS, wait_until
 from sqlalchemy import make_url, text
 
+from tests.support.commands import Run
 from tests.support.ledgers import NOW, World, at, stamps
 from tests.support.loads import Loading
 
-Run = Callable[..., Result]
 END_OF_WAITING = text(
     "select pg_terminate_backend(pid, 5000) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'"
 )
+LINES = Pipeline(name="p", topic="t", table="t", parse="lines")
 TEN, TWELVE = "2015-05-17T10:00:00Z", "2015-05-17T12:00:00Z"
 
 
@@ -253,24 +254,22 @@ def test_registering_otherwise_shows_the_difference_and_changes_nothing_without_
 
 
 def test_a_change_that_a_dag_will_take_back_says_so(world: World, run: Run) -> None:
-    made = Pipeline(name="p", topic="t", table="t", parse="lines")
-    world.ledger.define(made, world.log, NOW, dag_id="hourly")
+    world.ledger.define(LINES, world.log, NOW, dag_id="hourly")
     changed = run(*REGISTER, "--parse", "json", "--change")
     assert "note: hourly defines p differently" in changed.stderr
 
 
 def test_a_pipeline_tells_which_dags_define_it_and_which_otherwise(world: World, run: Run) -> None:
-    made = Pipeline(name="p", topic="t", table="t", parse="lines")
     for dag_id in ("hourly", "catchup"):
-        world.ledger.define(made, world.log, NOW, dag_id=dag_id)
-    world.ledger.define(replace(made, parse="raw"), world.log, NOW, dag_id="hourly")
+        world.ledger.define(LINES, world.log, NOW, dag_id=dag_id)
+    world.ledger.define(replace(LINES, parse="raw"), world.log, NOW, dag_id="hourly")
     told = run("pipeline", "show", "p").stdout.splitlines()
     assert told[-2:] == ["  DAG catchup defined it differently: parse: raw against lines", "  DAG hourly"]
     assert shown(run("pipeline", "show", "p", "--json"))["dags"] == {"catchup": "parse: raw against lines", "hourly": None}
 
 
 def test_a_dag_that_is_gone_is_forgotten_and_an_unknown_one_is_not_there(world: World, run: Run) -> None:
-    world.ledger.define(Pipeline(name="p", topic="t", table="t", parse="lines"), world.log, NOW, dag_id="old")
+    world.ledger.define(LINES, world.log, NOW, dag_id="old")
     assert "forgotten: how DAG old defines pipeline p" in run("pipeline", "forget-dag", "p", "old").stdout
     unknown = run("pipeline", "forget-dag", "p", "older")
     assert (unknown.exit_code, "these have: old" in unknown.stderr) == (ExitCode.NOT_FOUND, True)
@@ -278,7 +277,7 @@ def test_a_dag_that_is_gone_is_forgotten_and_an_unknown_one_is_not_there(world: 
 
 def test_a_pipeline_of_which_nothing_is_loaded_is_deleted_when_it_is_said_twice(world: World, run: Run) -> None:
     world.log.append("t", *stamps(10, 11, 12))
-    world.ledger.define(Pipeline(name="p", topic="t", table="t", parse="lines"), world.log, NOW, dag_id="hourly")
+    world.ledger.define(LINES, world.log, NOW, dag_id="hourly")
     world.freeze(10)
     (attempt,) = world.ledger.begin_attempts("p", [at(10)], "r", 1, NOW)
     refused = run("pipeline", "delete", "p", "--execute")

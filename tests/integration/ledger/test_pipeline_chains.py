@@ -7,16 +7,6 @@ from datetime import datetime
 
 import pytest
 from logbus.windows import pipeline_chains, schema
-from logbus.windows.pipeline_chains import (
-    PipelineChain,
-    Undone,
-    is_loaded,
-    is_settled_and_gone,
-    load_chain,
-    not_loaded,
-    not_settled,
-    pending_ranges,
-)
 from logbus.windows.rows import pipeline_row
 from sqlalchemy import ColumnElement, Connection, false, text, update
 
@@ -42,15 +32,15 @@ def freeze(world: World) -> None:
         world.freeze(hour)
 
 
-def chain(world: World, connection: Connection, done: ColumnElement[bool]) -> PipelineChain:
-    return load_chain(connection, pipeline_row(connection, "p"), world.log.topic("t").topic_id, done)
+def chain(world: World, connection: Connection, done: ColumnElement[bool]) -> pipeline_chains.PipelineChain:
+    return pipeline_chains.load_chain(connection, pipeline_row(connection, "p"), world.log.topic("t").topic_id, done)
 
 
 def stretches_of(
-    loaded: PipelineChain, partition: int, undone: Undone, start: int
+    loaded: pipeline_chains.PipelineChain, partition: int, undone: pipeline_chains.Undone, start: int
 ) -> list[tuple[int, int, str, datetime | None]]:
     """The stretches that are not done and not deleted from the log; empty ones are left out."""
-    stretches = pending_ranges(loaded, partition, undone)
+    stretches = pipeline_chains.pending_ranges(loaded, partition, undone)
     return [(max(one.first, start), one.end, one.why, one.ended_at) for one in stretches if one.end > start]
 
 
@@ -70,14 +60,19 @@ def test_the_done_prefix_can_be_left_out(frozen: World) -> None:
                 connection.execute(update(window).where(window.c.starts_at == at(hour)).values(values))
                 connection.execute(text(f"update logbus.window set {NO_COUNTS}"))
             whole = chain(frozen, connection, false())
-            for_lag, for_retention = (chain(frozen, connection, done) for done in (is_loaded(), is_settled_and_gone(starts)))
+            for_lag, for_retention = (
+                chain(frozen, connection, done)
+                for done in (pipeline_chains.is_loaded(), pipeline_chains.is_settled_and_gone(starts))
+            )
         assert len(whole.windows) == len(HOURS)
         shorter += len(for_lag.windows) < len(HOURS) and len(for_retention.windows) < len(HOURS)
         for partition in (0, 1):
-            assert stretches_of(for_lag, partition, not_loaded, 0) == stretches_of(whole, partition, not_loaded, 0)
+            assert stretches_of(for_lag, partition, pipeline_chains.not_loaded, 0) == stretches_of(
+                whole, partition, pipeline_chains.not_loaded, 0
+            )
             start = starts[partition]
-            assert stretches_of(for_retention, partition, not_settled, start) == stretches_of(
-                whole, partition, not_settled, start
+            assert stretches_of(for_retention, partition, pipeline_chains.not_settled, start) == stretches_of(
+                whole, partition, pipeline_chains.not_settled, start
             )
     assert shorter > TRIES // 10
 
@@ -88,12 +83,12 @@ def test_nothing_is_left_out_while_records_before_the_first_window_are_not_froze
         frozen.freeze(hour)
     with frozen.ledger.engine.begin() as connection:
         connection.execute(text(f"update logbus.window set loaded_attempt = 1, {NO_COUNTS}"))
-        assert len(chain(frozen, connection, is_loaded()).windows) == 3
+        assert len(chain(frozen, connection, pipeline_chains.is_loaded()).windows) == 3
 
 
 def test_a_pipeline_without_windows_has_an_empty_chain(frozen: World) -> None:
     frozen.register()
     with frozen.ledger.engine.begin() as connection:
-        assert chain(frozen, connection, is_loaded()).windows == ()
+        assert chain(frozen, connection, pipeline_chains.is_loaded()).windows == ()
         topics = pipeline_chains.among_topics({"p": frozen.log.topic("t").topic_id})
         assert pipeline_chains.anchors_of(connection, topics)["p"].keys() == {0, 1}

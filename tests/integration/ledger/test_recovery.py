@@ -163,11 +163,7 @@ def test_a_log_that_became_another_one_goes_on_behind_what_still_holds(restored:
     assert load(restored, 13).verdict == "loss accepted"
     assert [accept(restored, number).record_count for number in (14, 15)] == [2, 1]
     assert restored.freeze(17, now=NOW).record_count == 1
-    assert rebase_again(restored) is None
-
-
-def rebase_again(world: World) -> Rebase | None:
-    return recovery.rebase(world.ledger.engine, "p", world.log, SOON)
+    assert recovery.rebase(restored.ledger.engine, "p", restored.log, SOON) is None
 
 
 def test_windows_whose_records_still_lie_there_can_be_loaded_again_and_the_others_cannot(restored: World) -> None:
@@ -214,15 +210,16 @@ def test_another_cluster_is_not_taken_for_a_topic_that_was_made_again(world: Wor
     world.fill(10, 11, freeze=[10], settings=CLOCKS)
     world.log.create("t")
     world.log.cluster = "the wrong one"
-    with pytest.raises(AnotherCluster, match="is on topic t of cluster fake, .* belongs to the wrong one. Name the right one"):
-        world.freeze(11)
-    with pytest.raises(AnotherCluster):
-        recovery.rebase(world.ledger.engine, "p", world.log, NOW)
-    with pytest.raises(AnotherCluster):
-        world.ledger.gaps("p", world.log, NOW)
-    with pytest.raises(AnotherCluster):
-        lag_of(world.ledger.engine, world.log, "p", NOW)
-    assert recovery.rebase(world.ledger.engine, "p", world.log, NOW, other_cluster=True) is not None
+    engine, said = world.ledger.engine, "is on topic t of cluster fake, .* belongs to the wrong one. Name the right one"
+    for ask in (
+        lambda: world.freeze(11),
+        lambda: recovery.rebase(engine, "p", world.log, NOW),
+        lambda: world.ledger.gaps("p", world.log, NOW),
+        lambda: lag_of(engine, world.log, "p", NOW),
+    ):
+        with pytest.raises(AnotherCluster, match=said):
+            ask()
+    assert recovery.rebase(engine, "p", world.log, NOW, other_cluster=True) is not None
 
 
 def test_a_broker_that_has_no_such_topic_may_be_of_another_cluster(world: World) -> None:
