@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from broker.api.handler import Parts, Pending
@@ -19,28 +20,32 @@ from tests.support.manual_clock import ManualClock
 from tests.support.sockets import ScriptedListener, ScriptedSocket
 
 WAKEUP, LISTENING = 0, 1
-Events = list[tuple[int, int]]
+Events = Sequence[tuple[int, int]]
+
+
+class Idle(BaseException):
+    """The loop waits, and the test says what comes next."""
 
 
 class ScriptedPoller(Poller[Connection]):
-    """Records the events asked for; `fails` names the methods that raise. `turns` provides what is ready, one entry per wait."""
+    """Records the events asked for and the last timeout; `fails` names the methods that raise. `ready` is what one wait returns."""
 
     def __init__(self, clock: ManualClock) -> None:
         self.owners = {}
         self.epoll = self  # type: ignore[assignment]
         self.asked: dict[int, int] = {}
         self.fails: dict[str, Exception] = {}
-        self.turns: list[Callable[[], Events]] = []
+        self.ready: Events | None = None
         self.rested: list[float] = []
-        self.timeouts: list[float] = []
+        self.timeout = 0.0
         self._clock = clock
 
     def poll(self, timeout: float) -> Events:
-        self.timeouts.append(timeout)
-        if self.turns:
-            return self.turns.pop(0)()
-        self._clock.advance_ms(math.ceil(min(timeout, 1.0) * 1000) or 1)
-        return []
+        self.timeout = timeout
+        if self.ready is None:
+            raise Idle
+        ready, self.ready = self.ready, None
+        return ready
 
     def _check(self, method: str) -> None:
         if method in self.fails:
@@ -67,11 +72,10 @@ class ScriptedPoller(Poller[Connection]):
 
 
 class ScriptedTurn:
-    """What the loop calls between reading and sending. `fails` names what raises; answer_staged and end_turn run `staged`."""
+    """What the loop calls between reading and sending. `fails` names what raises."""
 
     def __init__(self) -> None:
         self.fails: dict[str, Exception] = {}
-        self.staged: list[Callable[[], None]] = []
 
     def _check(self, method: str) -> None:
         if method in self.fails:
@@ -86,9 +90,6 @@ class ScriptedTurn:
 
     def answer_staged(self) -> None:
         self._check("answer_staged")
-        staged, self.staged = self.staged, []
-        for answer in staged:
-            answer()
 
     def next_deadline(self) -> float:
         self._check("next_deadline")
@@ -113,23 +114,22 @@ class Loop:
         *,
         fast_path: ProduceFastPath | None = None,
         clock: ManualClock | None = None,
-        turn: Any = None,
+        steps: Any = None,
         **settings: Any,
     ) -> None:
         self.clock = clock or ManualClock()
         self.poller = ScriptedPoller(self.clock)
         self.listener = ScriptedListener()
-        self.turn = turn or ScriptedTurn()
+        self.steps = steps or ScriptedTurn()
         self.network = NetworkCounters()
         self.defects: list[str] = []
         self.swept = 0
         self.per_ip_max = INT32_MAX
-        self._failed: AssertionError | None = None
         self.fails_in_sweep: Exception | None = None
         self.server = Server(
             {"PLAINTEXT": self.listener},  # type: ignore[dict-item]
             dispatch=dispatch,
-            turn=self.turn,
+            turn=self.steps,
             config=BrokerConfig(**settings),
             per_ip_max=lambda: self.per_ip_max,
             clock=self.clock,
@@ -147,31 +147,33 @@ class Loop:
         if self.fails_in_sweep is not None:
             raise self.fails_in_sweep
 
-    def connect(self, host: str = "127.0.0.1", sock: ScriptedSocket | None = None) -> ScriptedSocket:
-        """A client connects in the next turn."""
+    def knock(self, host: str = "127.0.0.1", sock: ScriptedSocket | None = None) -> ScriptedSocket:
+        """A client connects before the next turn in which the listening socket is ready."""
         sock = sock or ScriptedSocket()
         self.listener.knocking.append((sock, host))
         return sock
 
-    def run(self, *turns: Callable[[], Events | None]) -> None:
-        """Run turns: each function prepares one and returns what is ready in it. After the last one the server stops. The loop
-        would survive a failed assertion like any other exception, so it is raised at the end."""
-        self.poller.turns = [lambda turn=turn: self._one(turn) for turn in turns]  # type: ignore[misc]
-        self.poller.turns.append(self._stop)
-        self.server.run()
-        if self._failed is not None:
-            raise self._failed
+    def connect(self, host: str = "127.0.0.1", sock: ScriptedSocket | None = None) -> ScriptedSocket:
+        """A turn in which a client connects."""
+        sock = self.knock(host, sock)
+        self.turn([(LISTENING, READ)])
+        return sock
 
-    def _one(self, turn: Callable[[], Events | None]) -> Events:
-        try:
-            return turn() or []
-        except AssertionError as error:
-            self._failed = self._failed or error
-            return self._stop()
+    def send(self, data: bytes, *socks: ScriptedSocket) -> None:
+        """A turn in which this arrives from each of these clients."""
+        for sock in socks:
+            sock.incoming += data
+        self.turn([event for sock in socks for event in self.ready(sock)])
 
-    def _stop(self) -> Events:
+    def turn(self, ready: Events = ()) -> None:
+        """One turn, until the loop waits again."""
+        self.poller.ready = ready
+        with contextlib.suppress(Idle):
+            self.server.run()
+
+    def stop(self) -> None:
         self.server.stopping = True
-        return []
+        self.server.run()
 
     def ready(self, sock: ScriptedSocket, events: int = READ) -> Events:
         """What epoll would report for a socket in this state: the events asked for, and always a reset."""

@@ -103,3 +103,9 @@ class ScriptedListener:
 
     def close(self) -> None:
         self.closed = True
+
+
+def metadata_frame(correlation_id: int, body: bytes = b"") -> bytes:
+    """A Metadata request; tests whose requests are not handled put anything into its body."""
+    content = b"\0\x03\0\x04" + correlation_id.to_bytes(4, "big") + b"\0\0" + body
+    return len(content).to_bytes(4, "big") + content

@@ -16,12 +16,7 @@ from broker.errors import ProtocolError
 from broker.network.connection import Connection, Dispatch
 from broker.protocol.framing import Request
 from broker.protocol.primitives import PARTITIONS_MAX
-from tests.support.sockets import ScriptedSocket
-
-
-def metadata_frame(correlation_id: int, body: bytes = b"") -> bytes:
-    content = b"\0\x03\0\x04" + correlation_id.to_bytes(4, "big") + b"\0\0" + body
-    return len(content).to_bytes(4, "big") + content
+from tests.support.sockets import ScriptedSocket, metadata_frame
 
 
 def produce_frame(correlation_id: int, body: bytes = b"", *, length: int | None = None) -> bytes:

@@ -2,31 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 
 from broker.api.handler import Parts, Pending
 from broker.network.connection import Connection
 from broker.network.poller import PEER_END, READ, RESET, WRITE
 from broker.protocol.framing import Request
-from tests.support.loop import LISTENING, WAKEUP, Events, Loop
-from tests.support.sockets import ScriptedSocket
+from tests.support.loop import WAKEUP, Loop
+from tests.support.sockets import ScriptedSocket, metadata_frame
 
 SECOND = 1_000
 
 
-def metadata_frame(correlation_id: int, body: bytes = b"") -> bytes:
-    content = b"\0\x03\0\x04" + correlation_id.to_bytes(4, "big") + b"\0\0" + body
-    return len(content).to_bytes(4, "big") + content
-
-
 def at_once(request: Request) -> Parts | Pending:
     return [b"answer"]
-
-
-def let_in(loop: Loop) -> Events:
-    return [(LISTENING, READ)]
 
 
 class Parking:
@@ -48,11 +37,6 @@ class Parking:
         self.cancelled += 1
 
 
-def ask(loop: Loop, sock: ScriptedSocket, frame: bytes) -> Events:
-    sock.incoming += frame
-    return loop.ready(sock)
-
-
 # -- reading stops, but the peer's close is noticed ------------------------------------------------------------------------------
 
 
@@ -60,45 +44,29 @@ def test_behind_a_parked_request_only_the_peers_end_is_waited_for() -> None:
     parking = Parking()
     loop = Loop(parking)
     sock = loop.connect()
-
-    def look() -> None:
-        assert loop.asked(sock) == PEER_END
-        assert bytes(sock.incoming) == metadata_frame(3)
-        parking.parked[0].complete([b"at last"])
-        loop.server._ready.add(next(iter(loop.server._connections)))
-
-    def look_again() -> None:
-        assert loop.asked(sock) == READ
-        assert b"at last" in sock.sent
-
-    loop.run(
-        lambda: let_in(loop),
-        lambda: ask(loop, sock, metadata_frame(2)),
-        lambda: ask(loop, sock, metadata_frame(3)),
-        look,
-        look_again,
-    )
+    loop.send(metadata_frame(2), sock)
+    loop.send(metadata_frame(3), sock)
+    assert loop.asked(sock) == PEER_END
+    assert bytes(sock.incoming) == metadata_frame(3)
+    parking.parked[0].complete([b"at last"])
+    loop.server._ready.add(next(iter(loop.server._connections)))
+    loop.turn()
+    assert loop.asked(sock) == READ
+    assert b"at last" in sock.sent
 
 
 def test_a_parked_request_whose_client_left_is_cancelled() -> None:
     parking = Parking()
     loop = Loop(parking)
     sock = loop.connect()
-
-    def leave() -> Events:
-        sock.ended = True
-        return loop.ready(sock)
-
-    def end() -> Events:
-        assert loop.asked(sock) == PEER_END
-        assert parking.cancelled == 0
-        return loop.ready(sock, PEER_END)
-
-    def look() -> None:
-        assert parking.cancelled == 1
-        assert loop.network.closed == {"peer": 1}
-
-    loop.run(lambda: let_in(loop), lambda: ask(loop, sock, metadata_frame(2)), leave, end, look)
+    loop.send(metadata_frame(2), sock)
+    sock.ended = True
+    loop.turn(loop.ready(sock))
+    assert loop.asked(sock) == PEER_END
+    assert parking.cancelled == 0
+    loop.turn(loop.ready(sock, PEER_END))
+    assert parking.cancelled == 1
+    assert loop.network.closed == {"peer": 1}
 
 
 def test_a_half_closed_client_gets_the_answers_that_a_full_pipeline_still_owes_it() -> None:
@@ -110,59 +78,39 @@ def test_a_half_closed_client_gets_the_answers_that_a_full_pipeline_still_owes_i
 
     loop = Loop(dispatch, pipelined_requests_max=2)
     sock = loop.connect()
-
-    def leave() -> Events:
-        sock.ended = True
-        return loop.ready(sock)
-
-    def answer() -> None:
-        assert loop.asked(sock) == 0, "neither spins over the end nor takes it for a reason to leave"
-        for pending in pendings:
-            pending.complete([b"answer"])
-
-    def end() -> Events:
-        assert sock.sent.count(b"answer") == 2
-        assert loop.asked(sock) == READ
-        return loop.ready(sock)
-
-    loop.run(
-        lambda: let_in(loop),
-        lambda: ask(loop, sock, metadata_frame(1) + metadata_frame(2)),
-        leave,
-        answer,
-        end,
-        lambda: None,
-    )
+    loop.send(metadata_frame(1) + metadata_frame(2), sock)
+    sock.ended = True
+    loop.turn(loop.ready(sock))
+    assert loop.asked(sock) == 0, "neither spins over the end nor takes it for a reason to leave"
+    for pending in pendings:
+        pending.complete([b"answer"])
+    loop.turn()
+    assert sock.sent.count(b"answer") == 2
+    assert loop.asked(sock) == READ
+    loop.turn(loop.ready(sock))
     assert loop.network.closed == {"peer": 1}
 
 
 def test_a_half_closed_client_gets_the_answers_that_it_did_not_take_yet() -> None:
     loop = Loop(lambda request: [bytes(2000)], output_bytes_max=1024)
     sock = loop.connect(sock=ScriptedSocket(room=100))
-
-    def take() -> Events:
-        assert loop.asked(sock) == WRITE
-        sock.ended, sock.room = True, 10_000
-        return loop.ready(sock, WRITE)
-
-    def end() -> Events:
-        assert len(sock.sent) == 2008
-        assert loop.asked(sock) == READ
-        return loop.ready(sock)
-
-    loop.run(lambda: let_in(loop), lambda: ask(loop, sock, metadata_frame(1)), take, end, lambda: None)
+    loop.send(metadata_frame(1), sock)
+    assert loop.asked(sock) == WRITE
+    sock.ended, sock.room = True, 10_000
+    loop.turn(loop.ready(sock, WRITE))
+    assert len(sock.sent) == 2008
+    assert loop.asked(sock) == READ
+    loop.turn(loop.ready(sock))
     assert loop.network.closed == {"peer": 1}
 
 
 def test_a_connection_that_was_reset_while_nothing_was_waited_for_is_closed() -> None:
     loop = Loop(lambda request: Pending(), pipelined_requests_max=1)
     sock = loop.connect()
-
-    def reset() -> Events:
-        assert loop.asked(sock) == 0
-        return loop.ready(sock, RESET)
-
-    loop.run(lambda: let_in(loop), lambda: ask(loop, sock, metadata_frame(1)), lambda: loop.ready(sock), reset, lambda: None)
+    loop.send(metadata_frame(1), sock)
+    loop.turn(loop.ready(sock))
+    assert loop.asked(sock) == 0
+    loop.turn(loop.ready(sock, RESET))
     assert loop.network.closed == {"network": 1}
 
 
@@ -172,31 +120,25 @@ def test_a_connection_that_was_reset_while_nothing_was_waited_for_is_closed() ->
 @pytest.mark.parametrize("step", ["drain_thread_pool", "end_turn", "answer_staged", "next_deadline"])
 def test_a_step_of_the_turn_that_fails_is_told_and_the_others_still_happen(step: str) -> None:
     loop = Loop(at_once)
+    loop.steps.fails[step] = ValueError("injected")
     sock = loop.connect()
-
-    def fail() -> Events:
-        loop.turn.fails[step] = ValueError("injected")
-        return let_in(loop)
-
-    def heal() -> None:
-        loop.turn.fails.clear()
-
-    def look() -> None:
-        assert b"answer" in sock.sent
-        assert loop.network.closed == {}
-
-    loop.run(fail, lambda: ask(loop, sock, metadata_frame(1)), heal, lambda: None, look)
+    loop.send(metadata_frame(1), sock)
+    loop.steps.fails.clear()
+    loop.turn()
+    assert b"answer" in sock.sent
+    assert loop.network.closed == {}
     assert loop.defects
     assert all("injected" in defect for defect in loop.defects)
 
 
 def test_turns_that_fail_again_and_again_are_fifty_milliseconds_apart() -> None:
     loop = Loop(at_once)
-    loop.turn.fails["end_turn"] = ValueError("injected")
+    loop.steps.fails["end_turn"] = ValueError("injected")
     began = loop.clock.monotonic()
-    loop.run(*[lambda: [(WAKEUP, READ)]] * 9)
+    for _ in range(10):
+        loop.turn([(WAKEUP, READ)])
     assert len(loop.defects) >= 10
-    assert loop.poller.rested[:9] == [0.05] * 9, "the first failure costs nobody anything"
+    assert loop.poller.rested == [0.05] * 9, "the first failure costs nobody anything"
     assert loop.clock.monotonic() - began >= 0.45
 
 
@@ -204,11 +146,12 @@ def test_turns_that_fail_again_and_again_are_fifty_milliseconds_apart() -> None:
 def test_what_is_meant_to_end_the_process_does(kind: type[BaseException]) -> None:
     loop = Loop(at_once)
 
-    def interrupted() -> Events:
+    def interrupted() -> None:
         raise kind
 
+    loop.poller.owners[WAKEUP] = interrupted
     with pytest.raises(kind):
-        loop.run(interrupted)
+        loop.turn([(WAKEUP, READ)])
 
 
 def test_what_the_loop_is_woken_for_may_fail_and_others_are_served() -> None:
@@ -218,12 +161,9 @@ def test_what_the_loop_is_woken_for_may_fail_and_others_are_served() -> None:
     def failing() -> None:
         raise OSError("no more")
 
-    def wake() -> Events:
-        loop.poller.owners[WAKEUP] = failing
-        sock.incoming += metadata_frame(1)
-        return [(WAKEUP, READ), *loop.ready(sock)]
-
-    loop.run(lambda: let_in(loop), wake, lambda: None)
+    loop.poller.owners[WAKEUP] = failing
+    sock.incoming += metadata_frame(1)
+    loop.turn([(WAKEUP, READ), *loop.ready(sock)])
     assert b"answer" in sock.sent
     assert loop.defects == ["what the loop was woken for: no more"]
 
@@ -231,10 +171,11 @@ def test_what_the_loop_is_woken_for_may_fail_and_others_are_served() -> None:
 @pytest.mark.parametrize("method", ["setblocking", "setsockopt"])
 def test_a_newcomer_that_is_gone_before_it_is_let_in_costs_nobody_else_anything(method: str) -> None:
     loop = Loop(at_once)
-    gone = loop.connect()
+    gone = loop.knock()
     gone.fails[method] = OSError(22, "Invalid argument")
     other = loop.connect()
-    loop.run(lambda: let_in(loop), lambda: ask(loop, other, metadata_frame(1)), lambda: None)
+    loop.send(metadata_frame(1), other)
+    loop.stop()
     assert gone.closed
     assert b"answer" in other.sent
     assert loop.network.connections == 0
@@ -246,21 +187,15 @@ def test_an_error_of_one_newcomer_is_no_reason_to_stop_accepting() -> None:
     loop = Loop(at_once)
     loop.listener.knocking.append(OSError(71, "Protocol error"))
     other = loop.connect()
-    loop.run(lambda: let_in(loop), lambda: ask(loop, other, metadata_frame(1)), lambda: None)
+    loop.send(metadata_frame(1), other)
     assert b"answer" in other.sent
     assert loop.network.refused == {}
 
 
 def test_a_newcomer_that_cannot_be_watched_is_closed() -> None:
     loop = Loop(at_once)
-    sock = loop.connect()
-
-    def full() -> Events:
-        loop.poller.fails["register"] = OSError(28, "No space left on device")
-        return let_in(loop)
-
-    loop.run(full, lambda: None)
-    assert sock.closed
+    loop.poller.fails["register"] = OSError(28, "No space left on device")
+    assert loop.connect().closed
     assert loop.network.connections == 0
     assert loop.defects == []
 
@@ -268,22 +203,15 @@ def test_a_newcomer_that_cannot_be_watched_is_closed() -> None:
 def test_a_connection_whose_interest_cannot_be_changed_is_closed_alone() -> None:
     loop = Loop(Parking())
     first, other = loop.connect(), loop.connect()
-
-    def park() -> Events:
-        loop.poller.fails["modify"] = OSError(12, "Cannot allocate memory")
-        first.incoming += metadata_frame(2) + metadata_frame(4)
-        other.incoming += metadata_frame(1)
-        return [*loop.ready(first), *loop.ready(other)]
-
-    def again() -> Events:
-        return loop.ready(first)
-
-    def look() -> None:
-        assert first.closed
-        assert not other.closed
-        assert b"answer" in other.sent
-
-    loop.run(lambda: let_in(loop), park, again, look)
+    loop.poller.fails["modify"] = OSError(12, "Cannot allocate memory")
+    first.incoming += metadata_frame(2) + metadata_frame(4)
+    other.incoming += metadata_frame(1)
+    loop.turn([*loop.ready(first), *loop.ready(other)])
+    loop.turn(loop.ready(first))
+    assert first.closed
+    assert not other.closed
+    assert b"answer" in other.sent
+    loop.stop()
     assert loop.defects == []
 
 
@@ -299,14 +227,10 @@ def test_a_sweep_goes_on_where_one_part_or_one_connection_fails(monkeypatch: pyt
             raise ValueError("broken")
 
     monkeypatch.setattr(Connection, "give_back", give_back)
-
-    def both() -> Events:
-        return [*ask(loop, first, metadata_frame(1)), *ask(loop, other, metadata_frame(1))]
-
-    def later(milliseconds: int) -> None:
+    loop.send(metadata_frame(1), first, other)
+    for milliseconds in (5_500, 3_000):
         loop.clock.advance_ms(milliseconds)
-
-    loop.run(lambda: let_in(loop), both, lambda: later(5_500), lambda: later(3_000))
+        loop.turn()
     assert broken
     assert loop.network.closed == {"defect": 1, "idle": 1}
     assert set(loop.defects) == {"what is done each second: injected"}
@@ -320,43 +244,28 @@ def test_a_sweep_goes_on_where_one_part_or_one_connection_fails(monkeypatch: pyt
 
 def test_a_connection_without_a_request_is_closed_after_ten_seconds_and_one_that_asked_is_not() -> None:
     loop = Loop(at_once)
-    silent, begun, asking = loop.connect(), loop.connect(), loop.connect()
-
-    def some_ask() -> Events:
-        return [*ask(loop, begun, metadata_frame(1)[:6]), *ask(loop, asking, metadata_frame(1))]
-
-    def after(milliseconds: int, *closed: bool) -> None:
-        assert (silent.closed, begun.closed, asking.closed) == closed
-        loop.clock.advance_ms(milliseconds)
-
-    loop.run(
-        lambda: let_in(loop),
-        some_ask,
-        lambda: after(9_000, False, False, False),
-        lambda: after(1_500, False, False, False),
-        lambda: after(0, True, True, False),
-    )
+    socks = _, begun, asking = loop.connect(), loop.connect(), loop.connect()
+    loop.send(metadata_frame(1)[:6], begun)
+    loop.send(metadata_frame(1), asking)
+    assert [sock.closed for sock in socks] == [False, False, False]
+    loop.clock.advance_ms(9_000)
+    loop.turn()
+    assert [sock.closed for sock in socks] == [False, False, False]
+    loop.clock.advance_ms(1_500)
+    loop.turn()
+    assert [sock.closed for sock in socks] == [True, True, False]
     assert loop.network.closed["silent"] == 2
 
 
 def test_a_newcomer_takes_the_place_of_who_has_been_silent_longest() -> None:
     loop = Loop(at_once, connections_max=3)
     asking, silent, younger = loop.connect(), loop.connect(), loop.connect()
-    newcomers: list[ScriptedSocket] = []
-
-    def knock(milliseconds: int) -> Events:
-        loop.clock.advance_ms(milliseconds)
-        newcomers.append(loop.connect())
-        return let_in(loop)
-
-    def look() -> None:
-        assert newcomers[0].closed, "the others had not had a second"
-        assert silent.closed
-        assert not newcomers[1].closed
-        assert not younger.closed
-        assert not asking.closed
-
-    loop.run(lambda: let_in(loop), lambda: ask(loop, asking, metadata_frame(1)), lambda: knock(100), lambda: knock(SECOND), look)
+    loop.send(metadata_frame(1), asking)
+    loop.clock.advance_ms(100)
+    assert loop.connect().closed, "the others had not had a second"
+    loop.clock.advance_ms(SECOND)
+    newcomer = loop.connect()
+    assert [sock.closed for sock in (silent, newcomer, younger, asking)] == [True, False, False, False]
     assert loop.network.closed["silent"] == 1
     assert loop.network.refused == {"max.connections": 1}
 
@@ -364,63 +273,40 @@ def test_a_newcomer_takes_the_place_of_who_has_been_silent_longest() -> None:
 def test_connections_per_address_are_limited_as_the_setting_is_now() -> None:
     loop = Loop(at_once)
     socks = [loop.connect(), loop.connect()]
-
-    def lower() -> Events:
-        loop.per_ip_max = 2
-        socks.append(loop.connect())
-        loop.connect("127.0.0.2")
-        return let_in(loop)
-
-    def look() -> None:
-        assert [sock.closed for sock in socks] == [False, False, True]
-
-    loop.run(lambda: let_in(loop), lower, look)
+    loop.per_ip_max = 2
+    socks.append(loop.knock())
+    loop.connect("127.0.0.2")
+    assert [sock.closed for sock in socks] == [False, False, True]
     assert loop.network.refused == {"max.connections.per.ip": 1}
 
 
-def crowded(loop: Loop, hosts: list[str]) -> tuple[list[ScriptedSocket], Callable[[], Events]]:
-    """A connection from each address, and a turn in which all of them send a request."""
+def crowded(loop: Loop, hosts: list[str]) -> list[ScriptedSocket]:
+    """A connection from each address, all of which have sent a request."""
     socks = [loop.connect(host) for host in hosts]
-    return socks, lambda: [event for sock in socks for event in ask(loop, sock, metadata_frame(1))]
+    loop.send(metadata_frame(1), *socks)
+    return socks
 
 
 def test_a_newcomer_takes_the_place_of_the_longest_idle_of_a_much_larger_crowd() -> None:
-    parking = Parking()
-    loop = Loop(parking, connections_max=6)
-    socks, all_ask = crowded(loop, ["10.0.0.1"] * 5 + ["10.0.0.2"])
-    newcomers: list[ScriptedSocket] = []
-
-    def some_ask_again(milliseconds: int) -> Events:
-        loop.clock.advance_ms(milliseconds)
-        return [*ask(loop, socks[0], metadata_frame(3)), *ask(loop, socks[1], metadata_frame(2))]
-
-    def knock(host: str, milliseconds: int) -> Events:
-        loop.clock.advance_ms(milliseconds)
-        newcomers.append(loop.connect(host))
-        return let_in(loop)
-
-    def look() -> None:
-        assert [sock.closed for sock in socks[:2] + socks[5:]] == [False] * 3, "a busy, a parked one, and one of another address"
-        assert [sock.closed for sock in socks[2:5]].count(True) == 1
-        assert [sock.closed for sock in newcomers] == [False, True], "five are not twice as many as the crowd's own"
-
-    loop.run(
-        lambda: let_in(loop),
-        all_ask,
-        lambda: some_ask_again(2 * SECOND),
-        lambda: knock("10.0.0.3", SECOND),
-        lambda: ask(loop, newcomers[0], metadata_frame(1)),
-        lambda: knock("10.0.0.1", SECOND),
-        look,
-    )
+    loop = Loop(Parking(), connections_max=6)
+    socks = crowded(loop, ["10.0.0.1"] * 5 + ["10.0.0.2"])
+    loop.clock.advance_ms(2 * SECOND)
+    loop.send(metadata_frame(3), socks[0])
+    loop.send(metadata_frame(2), socks[1])
+    loop.clock.advance_ms(SECOND)
+    newcomers = [loop.connect("10.0.0.3")]
+    loop.send(metadata_frame(1), newcomers[0])
+    loop.clock.advance_ms(SECOND)
+    newcomers.append(loop.connect("10.0.0.1"))
+    assert [sock.closed for sock in socks[:2] + socks[5:]] == [False] * 3, "a busy, a parked one, and one of another address"
+    assert [sock.closed for sock in socks[2:5]].count(True) == 1
+    assert [sock.closed for sock in newcomers] == [False, True], "five are not twice as many as the crowd's own"
     assert loop.network.closed["crowded"] == 1
 
 
 def test_a_crowd_that_knocks_all_the_time_makes_nobody_look_at_all_connections_more_than_once_a_second(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    loop = Loop(at_once, connections_max=50)
-    _, all_ask = crowded(loop, ["10.0.0.1"] * 50)
     looked = 0
     idle = Connection.is_idle
 
@@ -430,14 +316,12 @@ def test_a_crowd_that_knocks_all_the_time_makes_nobody_look_at_all_connections_m
         return bool(idle.fget(connection))  # type: ignore[attr-defined]
 
     monkeypatch.setattr(Connection, "is_idle", property(is_idle))
-
-    def knock(number: int) -> Events:
+    loop = Loop(at_once, connections_max=50)
+    crowded(loop, ["10.0.0.1"] * 50)
+    for number in range(40):
         loop.clock.advance_ms(SECOND * 2 if number == 0 else 1)
-        for host in ("10.0.0.1", f"10.0.1.{number}"):
-            loop.connect(host)
-        return let_in(loop)
-
-    loop.run(lambda: let_in(loop), all_ask, *(lambda number=number: knock(number) for number in range(40)))
+        loop.knock("10.0.0.1")
+        loop.connect(f"10.0.1.{number}")
     assert loop.network.refused["max.connections"] >= 40, "the crowd's own"
     assert loop.network.closed["crowded"] > 10
     assert looked <= 50 + 2 * loop.network.closed["crowded"]
@@ -447,58 +331,27 @@ def test_too_much_held_costs_the_one_behind_a_parked_request_and_not_the_honest_
     loop = Loop(Parking(), held_bytes_max=5 << 18, connections_max=16)
     hog, honest = loop.connect(), loop.connect()
     produce = b"\0\0\0\x08\0\0\0\1\0\0" + b"\xff\xff" + bytes(10)
-
-    def fill_buffers() -> Events:
-        return ask(loop, hog, metadata_frame(1, bytes(400_000)))
-
-    def go_on(sock: ScriptedSocket) -> Events:
-        return loop.ready(sock)
-
-    def begin() -> Events:
-        hog.incoming += metadata_frame(2) + bytes(300_000)
-        return loop.ready(hog)
-
-    def arrive(milliseconds: int, count: int) -> Events:
-        loop.clock.advance_ms(milliseconds)
-        honest.incoming += bytes(count)
-        return loop.ready(honest)
-
-    def look() -> None:
-        assert hog.closed
-        assert not honest.closed
-
-    def first_of_honest() -> Events:
+    for data in (metadata_frame(1, bytes(400_000)), *[b""] * 12, metadata_frame(2) + bytes(300_000)):
+        loop.send(data, hog)
+    for data in ((8 << 20).to_bytes(4, "big") + produce, bytes(700_000), *[b""] * 14):
         loop.clock.advance_ms(10)
-        honest.incoming += (8 << 20).to_bytes(4, "big") + produce
-        return loop.ready(honest)
-
-    loop.run(
-        lambda: let_in(loop),
-        fill_buffers,
-        *[lambda: go_on(hog)] * 12,
-        begin,
-        first_of_honest,
-        lambda: arrive(10, 700_000),
-        *[lambda: arrive(10, 0)] * 14,
-        look,
-    )
+        loop.send(data, honest)
+    assert hog.closed
+    assert not honest.closed
     assert loop.network.closed["memory"] == 1
 
 
 def test_who_holds_less_than_its_share_is_not_closed_for_memory_however_long_it_stalls() -> None:
     loop = Loop(lambda request: [bytes(3000)], held_bytes_max=1 << 20, connections_max=16)
     slow, greedy = loop.connect(sock=ScriptedSocket(room=10)), loop.connect(sock=ScriptedSocket(room=10))
-
-    def many() -> Events:
+    loop.send(metadata_frame(1), slow)
+    many = b"".join(map(metadata_frame, range(250)))
+    for _ in range(2):
         loop.clock.advance_ms(SECOND)
-        return ask(loop, greedy, b"".join(metadata_frame(number) for number in range(250)))
-
-    def look() -> None:
-        assert greedy.closed
-        assert not slow.closed
-
-    turns = [lambda: loop.ready(greedy)] * 4
-    loop.run(lambda: let_in(loop), lambda: ask(loop, slow, metadata_frame(1)), many, *turns, many, *turns, look)
+        for data in (many, *[b""] * 4):
+            loop.send(data, greedy)
+    assert greedy.closed
+    assert not slow.closed
     assert loop.network.closed["memory"] == 1
 
 
@@ -510,8 +363,7 @@ def test_a_request_knows_the_listener_that_it_came_through() -> None:
         return [b"answer"]
 
     loop = Loop(answer)
-    sock = loop.connect("10.0.0.7")
-    loop.run(lambda: let_in(loop), lambda: ask(loop, sock, metadata_frame(1)))
+    loop.send(metadata_frame(1), loop.connect("10.0.0.7"))
     assert origins == [("10.0.0.7", "PLAINTEXT")]
 
 
@@ -529,6 +381,5 @@ def test_an_old_client_is_told_from_one_that_speaks_something_else(
     caplog: pytest.LogCaptureFixture, frame: bytes, line: str
 ) -> None:
     loop = Loop(at_once)
-    sock = loop.connect()
-    loop.run(lambda: let_in(loop), lambda: ask(loop, sock, frame))
+    loop.send(frame, loop.connect())
     assert line in caplog.text

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from broker.network.poller import WRITE
 from tests.support.batches import plain_batch
 from tests.support.engine import Harness
-from tests.support.loop import LISTENING, Events, Loop
+from tests.support.loop import Loop
 from tests.support.sockets import ScriptedSocket
 from tests.support.two_paths import produce_frame
 from tests.support.wire import Wanted, fetch_body
 
-READ = 1
 USUAL = produce_frame(9, 1, [(b"clicks", [(0, bytes(plain_batch(2)))])])
 
 
@@ -45,61 +44,43 @@ class CountingTurn:
 
 
 class Scene:
-    """A loop over a whole engine; each step is what is sent in one turn."""
+    """A loop over a whole engine, with a producer and a consumer."""
 
     def __init__(self, directory: Path) -> None:
         self.harness = Harness(directory)
         self.harness.create("clicks", 2)
-        self.turn = CountingTurn(self.harness)
+        self.turns = CountingTurn(self.harness)
         self.loop = Loop(
-            self.harness.engine.dispatch, fast_path=self.harness.engine.fast_path, clock=self.harness.clock, turn=self.turn
+            self.harness.engine.dispatch, fast_path=self.harness.engine.fast_path, clock=self.harness.clock, steps=self.turns
         )
         self.sock = self.loop.connect()
         self.reader = self.loop.connect()
 
-    def run(self, *steps: Callable[[], Events | None]) -> None:
-        self.loop.run(lambda: [(LISTENING, READ)], *steps)
+    def send(self, data: bytes = USUAL, times: int = 1) -> None:
+        for _ in range(times):
+            self.loop.send(data, self.sock)
 
-    def send(self, data: bytes = USUAL, sock: ScriptedSocket | None = None) -> Callable[[], Events]:
-        def step() -> Events:
-            (sock or self.sock).incoming += data
-            return self.loop.ready(sock or self.sock)
+    def fetch(self, data: bytes, times: int = 1) -> None:
+        for _ in range(times):
+            self.loop.send(data, self.reader)
 
-        return step
-
-    def ended(self, by: list[int]) -> Callable[[], Events]:
-        """Note how many turns have been ended so far, in a turn in which nothing is ready."""
-
-        def step() -> Events:
-            by.append(self.turn.ended)
-            return []
-
-        return step
-
-    def note(self, by: list[int], step: Callable[[], Events]) -> Callable[[], Events]:
-        def noted() -> Events:
-            by.append(self.turn.ended)
-            return step()
-
-        return noted
-
-    def later(self, milliseconds: int) -> Callable[[], Events]:
+    def later(self, milliseconds: int) -> None:
         """A turn in which only time has passed."""
+        self.harness.clock.advance_ms(milliseconds)
+        self.loop.turn()
 
-        def step() -> Events:
-            self.harness.clock.advance_ms(milliseconds)
-            return []
-
-        return step
-
-    def flushed(self) -> Events:
+    def flush(self) -> None:
         """A turn after the threads have done their work."""
         self.harness.thread_pool.run()
-        return []
+        self.loop.turn()
 
     @property
     def answers(self) -> int:
         return bytes(self.sock.sent).count(b"clicks")
+
+    @property
+    def fetched(self) -> int:
+        return bytes(self.reader.sent).count(b"clicks")
 
 
 @pytest.fixture
@@ -108,102 +89,99 @@ def scene(tmp_path: Path) -> Scene:
 
 
 def test_turns_of_the_fast_path_alone_are_short(scene: Scene) -> None:
-    ended: list[int] = []
-    scene.run(*[scene.note(ended, scene.send()) for _ in range(8)], scene.ended(ended))
-    assert ended[-1] - ended[3] == 0, "the first ones taught it"
+    scene.send(times=3)
+    ended = scene.turns.ended
+    scene.send(times=5)
+    assert scene.turns.ended == ended, "the first ones taught it"
     assert scene.answers == 8
 
 
 def test_a_request_in_two_parts_is_answered(scene: Scene) -> None:
-    parts = [scene.send(piece) for _ in range(4) for piece in (USUAL[:50], USUAL[50:])]
-    scene.run(*[scene.send() for _ in range(4)], *parts)
+    scene.send(times=4)
+    for piece in [USUAL[:50], USUAL[50:]] * 4:
+        scene.send(piece)
     assert scene.answers == 8
 
 
 def test_another_request_in_the_same_turn_makes_it_a_whole_one(scene: Scene) -> None:
-    ended: list[int] = []
-    strange = produce_frame(9, 1, [(b"clicks", [(0, bytes(plain_batch(2)))])], acks=2)
-    scene.run(*[scene.send() for _ in range(4)], scene.note(ended, scene.send(USUAL + strange)), scene.note(ended, scene.send()))
-    assert ended[1] == ended[0] + 1
+    scene.send(times=4)
+    ended = scene.turns.ended
+    scene.send(USUAL + produce_frame(9, 1, [(b"clicks", [(0, bytes(plain_batch(2)))])], acks=2))
+    assert scene.turns.ended == ended + 1
+    scene.send()
     assert scene.answers == 7
 
 
 def test_what_is_due_is_done_however_busy_the_fast_path_is(scene: Scene) -> None:
-    def step() -> Events:
+    scene.send(times=4)
+    for _ in range(12):
         scene.harness.clock.advance_ms(300)
-        return scene.send()()
-
-    scene.run(*[scene.send() for _ in range(4)], *[step for _ in range(12)])
+        scene.send()
     assert scene.harness.thread_pool.jobs, "a second has passed: what was written is flushed"
     assert scene.loop.swept >= 3
 
 
 def test_a_waiting_fetch_is_answered_when_the_fast_path_has_written(scene: Scene) -> None:
-    waits = scene.send(fetch_of(offset=8, wait_ms=60_000), scene.reader)
-    before = [*[scene.send() for _ in range(4)], scene.later(1_000), scene.flushed]
-    scene.run(*before, waits, scene.send(), scene.flushed, scene.flushed)
+    scene.send(times=4)
+    scene.later(1_000)
+    scene.flush()
+    scene.fetch(fetch_of(offset=8, wait_ms=60_000))
+    scene.send()
+    scene.flush()
+    scene.flush()
     assert b"value" in scene.reader.sent
     assert scene.harness.engine.counters.fast_path == 3
 
 
 def test_an_answer_that_the_socket_does_not_take_is_sent_later(scene: Scene) -> None:
-    def full() -> Events:
-        scene.sock.room = 10
-        return scene.send()()
-
-    def room() -> Events:
-        scene.sock.room = 1 << 20
-        return [(scene.sock.fileno(), 4)]
-
-    scene.run(*[scene.send() for _ in range(4)], full, room)
+    scene.send(times=4)
+    scene.sock.room = 10
+    scene.send()
+    scene.sock.room = 1 << 20
+    scene.loop.turn(scene.loop.ready(scene.sock, WRITE))
     assert scene.answers == 5
 
 
 def test_turns_of_fetches_that_the_fast_path_answers_are_short(scene: Scene) -> None:
-    ended: list[int] = []
-    asks = scene.send(fetch_of(offset=0, wait_ms=0), scene.reader)
-    scene.run(*[scene.note(ended, asks) for _ in range(6)], scene.ended(ended))
-    assert ended[-1] == ended[2]
-    assert bytes(scene.reader.sent).count(b"clicks") == 6
+    scene.fetch(fetch_of(offset=0, wait_ms=0), times=2)
+    ended = scene.turns.ended
+    scene.fetch(fetch_of(offset=0, wait_ms=0), times=4)
+    assert scene.turns.ended == ended
+    assert scene.fetched == 6
     assert scene.harness.engine.counters.fetch_fast_path == 5
 
 
 def test_a_fetch_that_the_fast_path_lets_wait_is_answered_at_its_time(scene: Scene) -> None:
     """The loop must not sleep until the deadline that applied before."""
-    asks, time = scene.send(fetch_of(offset=0, wait_ms=200), scene.reader), scene.later(200)
-
-    def sent() -> Events:
-        answered.append(bytes(scene.reader.sent).count(b"clicks"))
-        return []
-
-    answered: list[int] = []
-    scene.run(asks, time, asks, sent, time, sent)
+    scene.fetch(fetch_of(offset=0, wait_ms=200))
+    scene.later(200)
+    scene.fetch(fetch_of(offset=0, wait_ms=200))
     assert scene.harness.engine.counters.fetch_fast_path == 1
-    assert scene.loop.poller.timeouts[4] == pytest.approx(0.2)
-    assert answered == [1, 2]
+    assert scene.loop.poller.timeout == pytest.approx(0.2)
+    assert scene.fetched == 1
+    scene.later(200)
+    assert scene.fetched == 2
 
 
 def test_a_fetch_that_the_fast_path_lets_wait_starts_the_flush_that_it_waits_for(scene: Scene) -> None:
-    asks = scene.send(fetch_of(offset=0, wait_ms=200), scene.reader)
-
-    def written_and_flushed() -> Events:
-        flushes.append(len(scene.harness.thread_pool.jobs))
-        return scene.flushed()
-
-    flushes: list[int] = []
-    scene.run(asks, scene.later(200), scene.send(), asks, written_and_flushed, scene.ended([]))
+    scene.fetch(fetch_of(offset=0, wait_ms=200))
+    scene.later(200)
+    scene.send()
+    scene.fetch(fetch_of(offset=0, wait_ms=200))
     assert scene.harness.engine.counters.fetch_fast_path == 1
-    assert flushes == [1]
+    assert len(scene.harness.thread_pool.jobs) == 1
+    scene.flush()
+    scene.loop.turn()
     assert b"value" in scene.reader.sent
 
 
 def test_a_fetch_is_not_taken_before_requests_that_wait_for_their_answers(scene: Scene) -> None:
     """Nor together with another: the requests of a connection are answered in order."""
     fetch = fetch_of(offset=0, wait_ms=0)
-    asks = scene.send(fetch, scene.reader)
-    scene.run(asks, asks, scene.send(fetch + fetch, scene.reader), scene.send(USUAL + fetch, scene.reader))
+    for data in (fetch, fetch, fetch + fetch, USUAL + fetch):
+        scene.fetch(data)
     assert scene.harness.engine.counters.fetch_fast_path == 1
-    assert bytes(scene.reader.sent).count(b"clicks") == 6
+    assert scene.fetched == 6
 
 
 class Reporting(ScriptedSocket):
@@ -221,19 +199,21 @@ class Reporting(ScriptedSocket):
 
 def test_a_flush_for_which_somebody_waits_begins_before_the_answer_leaves(scene: Scene) -> None:
     """An answered client wakes up, and may take the CPU. If other clients have sent something too, one flush covers it all."""
-    waits = scene.send(fetch_of(offset=8, wait_ms=60_000), scene.reader)
     sock = Reporting(scene.harness)
     scene.loop.connect(sock=sock)
-    others: list[int] = []
-
-    def together() -> Events:
-        sock.begun.clear()
-        return [*scene.send(sock=sock)(), *scene.send(sock=scene.sock)()]
-
-    teach = [scene.send(sock=sock), scene.send(sock=scene.sock), scene.send(sock=sock), scene.send(sock=scene.sock)]
-    first = [scene.send(sock=sock), lambda: (others.extend(sock.begun[-1:]), [])[1], scene.flushed, scene.flushed]
-    again = scene.send(fetch_of(offset=10, wait_ms=60_000), scene.reader)
-    scene.run(*teach, scene.later(1_000), scene.flushed, waits, *first, again, together, scene.flushed, scene.flushed)
-    assert others == [1]
+    for teaching in (sock, scene.sock) * 2:
+        scene.loop.send(USUAL, teaching)
+    scene.later(1_000)
+    scene.flush()
+    scene.fetch(fetch_of(offset=8, wait_ms=60_000))
+    scene.loop.send(USUAL, sock)
+    assert sock.begun[-1] == 1
+    scene.flush()
+    scene.flush()
+    scene.fetch(fetch_of(offset=10, wait_ms=60_000))
+    sock.begun.clear()
+    scene.loop.send(USUAL, sock, scene.sock)
+    scene.flush()
+    scene.flush()
     assert sock.begun == [0]
-    assert bytes(scene.reader.sent).count(b"clicks") == 2
+    assert scene.fetched == 2
