@@ -83,6 +83,14 @@ def grow(
     return answer.error_code, answer.error_message
 
 
+def delete_records(broker: Asks, name: str, offset: int, *indexes: int) -> list[tuple[int, int]]:
+    """DeleteRecords of partitions of one topic. Returns error codes and low watermarks."""
+    row = request_class(ApiKey.DELETE_RECORDS).DeleteRecordsTopic
+    parts = [row.DeleteRecordsPartition(partition_index=index, offset=offset) for index in indexes]
+    answer = broker.ask(ApiKey.DELETE_RECORDS, 2, topics=[row(name=name, partitions=parts)], timeout_ms=5_000)
+    return [(part.error_code, part.low_watermark) for part in answer.topics[0].partitions]
+
+
 def list_offsets(broker: Asks, timestamp: int, *indexes: int, topic: str = "clicks", version: int = 7) -> list[Any]:
     """The rows of partitions of one topic, in the order of `indexes`."""
     row = request_class(ApiKey.LIST_OFFSETS).ListOffsetsTopic

@@ -27,6 +27,7 @@ from broker.protocol.codec import request_class, response_class
 from broker.protocol.framing import Request
 from tests.support import admin
 from tests.support.manual_clock import ManualClock
+from tests.support.wire import Wanted, fetch_answer, fetch_body, produce_answer, produce_body
 
 _IDS = count(1)  # of topics and members; a directory that is reopened gets other ones
 
@@ -140,11 +141,31 @@ class Harness:
     def dispatch(self, api_key: ApiKey, version: int, body: bytes | bytearray) -> Parts | Pending:
         return self.engine.dispatch(Request(int(api_key), version, 1, "test", memoryview(body)))
 
+    def begin(self, api_key: ApiKey, version: int, **values: Any) -> Any:
+        """Send a request, which may be answered later."""
+        return self.dispatch(api_key, version, bytes(request_class(api_key)(**values).encode(version=version)))
+
+    def read(self, answer: Parts | Pending, api_key: ApiKey, version: int) -> Any:
+        """The decoded response, after as many turns as it takes."""
+        return response_class(api_key).decode(self.bytes_of(answer), version=version)
+
     def ask(self, api_key: ApiKey, version: int, **values: Any) -> Any:
         """Send a control request and return its decoded response."""
-        body = request_class(api_key)(**values)
-        answer = self.dispatch(api_key, version, bytes(body.encode(version=version)))
-        return response_class(api_key).decode(self.bytes_of(answer), version=version)
+        return self.read(self.begin(api_key, version, **values), api_key, version)
+
+    def produce(self, raw: bytes | None, topic: str = "clicks", index: int = 0, **more: Any) -> Pending:
+        """Send one batch."""
+        pending = self.dispatch(ApiKey.PRODUCE, 9, produce_body({(topic, index): raw}, **more))
+        assert isinstance(pending, Pending)
+        return pending
+
+    def fetch(self, *wanted: Wanted, **limits: int) -> Any:
+        return self.dispatch(ApiKey.FETCH, 12, fetch_body(*wanted, **limits))
+
+    def fetched(self, answer: Parts | Pending) -> Any:
+        """The only row of a fetch's answer, after as many turns as it takes."""
+        ((row,),) = [topic.partitions for topic in fetch_answer(self.bytes_of(answer)).responses]
+        return row
 
     def bytes_of(self, answer: Parts | Pending) -> bytes:
         """The response's body, after as many turns as it takes."""
@@ -182,6 +203,12 @@ def closed_harnesses(defects: list[str]) -> Iterator[None]:
     opened, Harness.opened = Harness.opened, None
     for harness in reversed(opened):
         harness.close()
+
+
+def produced(pending: Pending) -> Any:
+    """The only row of the answer to a Produce, which has been answered."""
+    (row,) = produce_answer(b"".join(map(read_part, pending.parts or []))).values()
+    return row
 
 
 def read_part(part: bytes | FileSlice) -> bytes:

@@ -127,13 +127,13 @@ class Client(GroupRequests):
     def send(self, api_key: ApiKey, version: int | None = None, **values: Any) -> Any:
         """Returns the decoded answer, or a Pending if there is none yet."""
         version = APIS[api_key].last if version is None else version
-        answer = self.harness.dispatch(api_key, version, encode(api_key, version, values))
+        answer = self.harness.begin(api_key, version, **values)
         return answer if isinstance(answer, Pending) and not answer.done else self.read(answer, api_key, version)
 
     def _ask(self, api_key: ApiKey, version: int | None = None, **values: Any) -> Any:
         """Returns the decoded answer, after as many turns as it takes."""
         version = APIS[api_key].last if version is None else version
-        return self.read(self.harness.dispatch(api_key, version, encode(api_key, version, values)), api_key, version)
+        return self.read(self.harness.begin(api_key, version, **values), api_key, version)
 
     def read(self, answer: Any, api_key: ApiKey, version: int | None = None) -> Any:
         version = APIS[api_key].last if version is None else version

@@ -20,7 +20,7 @@ from tests.support.engine import Harness, batch
 from tests.support.examples import examples
 from tests.support.group_client import Client
 from tests.support.kio_messages import read_response, requests, written
-from tests.support.wire import Wanted, fetch_answer, fetch_body, produce_answer, produce_body
+from tests.support.wire import Wanted, fetch_answer, fetch_body, produce_answer
 
 EXAMPLES = 6
 OFFERED = [
@@ -34,7 +34,7 @@ OFFERED = [
 def test_any_request_is_answered_in_its_own_version(tmp_path: Path, api_key: int, version: int) -> None:
     broker = Harness(tmp_path, partitions_max=100)
     broker.create("clicks")
-    broker.dispatch(ApiKey.PRODUCE, 12, produce_body({("clicks", 0): batch(b"a", b"b")}))
+    broker.produce(batch(b"a", b"b"))
     broker.flush()
 
     @settings(max_examples=examples(EXAMPLES), suppress_health_check=[HealthCheck.too_slow])
@@ -115,7 +115,7 @@ def test_topics_with_extreme_settings_take_records_and_give_them_back(tmp_path: 
             continue
         created += 1
         for _ in range(3):
-            answer = broker.bytes_of(broker.dispatch(ApiKey.PRODUCE, 9, produce_body({(name, 0): batch(b"a" * 300)})))
+            answer = broker.bytes_of(broker.produce(batch(b"a" * 300), name))
             assert produce_answer(answer)[name, 0].error_code in (0, 10, 32), name  # too large; too old or too new
         broker.flush()
         answer = broker.bytes_of(broker.dispatch(ApiKey.FETCH, 12, bytes(fetch_body(Wanted(topic=name)))))

@@ -18,9 +18,8 @@ from broker.groups.group import Group
 from broker.log.background_tasks import Steps, Until
 from broker.log.log_directory import CLEAN_MARKER
 from broker.node import reach_of
-from broker.protocol.api import ApiKey
-from tests.support.engine import Harness, batch
-from tests.support.wire import Wanted, fetch_body, produce_answer, produce_body
+from tests.support.engine import Harness, batch, produced
+from tests.support.wire import Wanted
 
 ERRORS = [RuntimeError("injected"), MemoryError(), struct.error("injected")]
 
@@ -34,13 +33,12 @@ def broker(tmp_path: Path) -> Iterator[Harness]:
 
 
 def produce(broker: Harness, index: int = 0) -> Pending:
-    pending = broker.dispatch(ApiKey.PRODUCE, 9, produce_body({("clicks", index): batch(b"v")}))
-    assert isinstance(pending, Pending)
-    return pending
+    return broker.produce(batch(b"v"), index=index)
 
 
-def code_of(broker: Harness, pending: Pending, index: int = 0) -> int:
-    return int(produce_answer(broker.bytes_of(pending))["clicks", index].error_code)
+def code_of(broker: Harness, pending: Pending) -> int:
+    broker.settle()
+    return int(produced(pending).error_code)
 
 
 def once(error: Exception, original: Callable[..., Any]) -> Callable[..., Any]:
@@ -68,7 +66,7 @@ def test_an_answer_that_cannot_be_written_costs_its_own_connection(
     first, second = produce(broker), produce(broker, 1)
     broker.turn()
     assert (first.closes, first.silent, second.closes) == ("defect", True, None)
-    assert code_of(broker, second, 1) == 0
+    assert code_of(broker, second) == 0
     assert len(defects) == 1
     defects.clear()
     assert is_right(broker)
@@ -80,7 +78,7 @@ def test_a_long_poll_that_cannot_be_answered_costs_its_own_connection(
 ) -> None:
     from broker.api import fetch
 
-    waiting = [broker.dispatch(ApiKey.FETCH, 12, fetch_body(Wanted(topic="clicks"), wait_ms=100)) for _ in range(2)]
+    waiting = [broker.fetch(Wanted(topic="clicks"), wait_ms=100) for _ in range(2)]
     monkeypatch.setattr(fetch, "_answer", once(error, fetch._answer))
     broker.turn(after_ms=100)
     assert sorted(str(pending.closes) for pending in waiting if isinstance(pending, Pending)) == ["None", "defect"]

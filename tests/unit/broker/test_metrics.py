@@ -10,10 +10,9 @@ import pytest
 
 from broker.errors import StorageError
 from broker.metrics import collect, health, metrics_page
-from broker.protocol.api import ApiKey
 from tests.support.broker_metrics import METRICS
 from tests.support.engine import Harness, batch
-from tests.support.wire import Wanted, fetch_body, produce_body
+from tests.support.wire import Wanted
 
 DOCS = Path(__file__).parents[3] / "docs" / "metrics.md"
 
@@ -32,7 +31,7 @@ def scrape(broker: Harness) -> dict[str, float]:
 
 def produce(broker: Harness, topic: str, *values: bytes) -> int:
     raw = batch(*values)
-    broker.bytes_of(broker.dispatch(ApiKey.PRODUCE, 9, produce_body({(topic, 0): raw})))
+    broker.bytes_of(broker.produce(raw, topic))
     return len(raw)
 
 
@@ -43,7 +42,7 @@ def test_what_producers_brought_and_consumers_took_is_counted_by_topic_and_in_al
     produce(broker, "other", b"four")
     broker.flush()
     for _ in range(2):
-        broker.bytes_of(broker.dispatch(ApiKey.FETCH, 12, fetch_body(Wanted(topic="logs"))))
+        broker.bytes_of(broker.fetch(Wanted(topic="logs")))
     found = scrape(broker)
     assert found['kafka_server_brokertopicmetrics_messagesin_total{topic="logs"}'] == 3
     assert found["kafka_server_brokertopicmetrics_messagesin_total"] == 4
@@ -60,7 +59,7 @@ def test_what_producers_brought_and_consumers_took_is_counted_by_topic_and_in_al
 
 def test_a_waiting_fetch_is_shown_and_its_bytes_counted_once(broker: Harness) -> None:
     broker.create("logs")
-    waiting = broker.dispatch(ApiKey.FETCH, 12, fetch_body(Wanted(topic="logs"), wait_ms=10_000))
+    waiting = broker.fetch(Wanted(topic="logs"), wait_ms=10_000)
     name = 'kafka_server_delayedoperationpurgatory_purgatorysize{delayedOperation="Fetch"}'
     assert scrape(broker)[name] == 1
     size = produce(broker, "logs", b"one")
@@ -89,7 +88,7 @@ def test_a_topic_deleted_while_a_page_is_being_sent_spoils_nothing(broker: Harne
 
 def test_errors_are_counted_by_request_and_code(broker: Harness) -> None:
     produce(broker, "missing", b"one")
-    broker.bytes_of(broker.dispatch(ApiKey.FETCH, 12, fetch_body(Wanted(topic="missing"))))
+    broker.bytes_of(broker.fetch(Wanted(topic="missing")))
     found = scrape(broker)
     assert found['kafka_network_requestmetrics_errors_total{request="Produce",error="UNKNOWN_TOPIC_OR_PARTITION"}'] == 1
     assert found['kafka_network_requestmetrics_errors_total{request="Fetch",error="UNKNOWN_TOPIC_OR_PARTITION"}'] == 1

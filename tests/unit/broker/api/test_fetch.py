@@ -21,7 +21,7 @@ from broker.api.fetch import READ_AT_ONCE_MAX, handle_replica_fetch, replica_fet
 from broker.api.handler import Pending
 from broker.config.settings import LogConfig
 from broker.protocol.api import APIS, ApiKey, ErrorCode
-from broker.protocol.codec import request_class, response_class
+from broker.protocol.codec import request_class
 from broker.protocol.framing import Origin, Request
 from broker.protocol.records import read_records
 from broker.protocol.replica_fetch import REPLICA_FETCH_VERSION, ReplicaFetch, encode_replica_fetch, parse_replica_answer
@@ -29,7 +29,7 @@ from tests.support.batches import NOW_MS, plain_batch
 from tests.support.engine import Harness, batch
 from tests.support.two_fetch_paths import PLENTY, fetch_frame
 from tests.support.two_paths import Rivals, produce_frame
-from tests.support.wire import Wanted, fetch_answer, fetch_body, produce_body
+from tests.support.wire import Wanted, fetch_answer
 
 FETCH = ApiKey.FETCH
 VERSIONS = range(13, APIS[FETCH].last + 1)
@@ -43,15 +43,12 @@ def broker(tmp_path: Path) -> Harness:
 def ask(broker: Harness, topic_id: uuid.UUID, *, index: int = 0, wait_ms: int = 0, version: int = VERSIONS[-1]) -> Any:
     row = request_class(FETCH).FetchTopic
     part = row.FetchPartition(partition=index, fetch_offset=0, partition_max_bytes=1 << 20)
-    asked = request_class(FETCH)(
-        max_wait_ms=wait_ms, min_bytes=1, max_bytes=1 << 20, topics=[row(topic_id=topic_id, partitions=[part])]
-    )
-    return broker.dispatch(FETCH, version, bytes(asked.encode(version=version)))
+    topics = [row(topic_id=topic_id, partitions=[part])]
+    return broker.begin(FETCH, version, max_wait_ms=wait_ms, min_bytes=1, max_bytes=1 << 20, topics=topics)
 
 
 def answer(broker: Harness, reply: Any, version: int = VERSIONS[-1]) -> Any:
-    response = response_class(FETCH).decode(broker.bytes_of(reply), version=version)
-    (topic,) = response.responses
+    (topic,) = broker.read(reply, FETCH, version).responses
     (part,) = topic.partitions
     return topic.topic_id, part
 
@@ -59,7 +56,7 @@ def answer(broker: Harness, reply: Any, version: int = VERSIONS[-1]) -> Any:
 @pytest.mark.parametrize("version", VERSIONS)
 def test_a_topic_is_read_by_its_id(broker: Harness, version: int) -> None:
     topic_id = broker.create("clicks").topic_id
-    broker.dispatch(ApiKey.PRODUCE, 12, produce_body({("clicks", 0): batch(b"a", b"b")}))
+    broker.produce(batch(b"a", b"b"))
     broker.flush()
     found, part = answer(broker, ask(broker, topic_id, version=version), version)
     assert (found, part.error_code, part.high_watermark) == (topic_id, 0, 2)
@@ -98,12 +95,12 @@ def wide(tmp_path: Path) -> Harness:
 
 
 def write(wide: Harness, index: int) -> None:
-    wide.dispatch(ApiKey.PRODUCE, 9, produce_body({("clicks", index): batch(b"a")}))
+    wide.produce(batch(b"a"), index=index)
     wide.turn()
 
 
 def fetch(wide: Harness, *wanted: Wanted, **limits: int) -> Pending:
-    pending = wide.dispatch(ApiKey.FETCH, 12, fetch_body(*wanted, **limits))
+    pending = wide.fetch(*wanted, **limits)
     assert isinstance(pending, Pending)
     assert pending.stops_reading
     return pending
@@ -315,9 +312,8 @@ def test_the_end_of_a_sealed_segment_is_waited_at_if_nothing_visible_follows(riv
 @pytest.mark.parametrize("bytes_max", [2_000, PLENTY])
 def test_a_minimum_above_the_maximum_is_the_maximum(rivals: Rivals, bytes_max: int) -> None:
     """The client's, or the broker's own: an answer cannot be larger."""
-    write_both(rivals, 5, index=0)
-    write_both(rivals, 5, index=1)
-    write_both(rivals, 5, index=2)
+    for index in range(3):
+        write_both(rivals, 5, index)
     rows = [(index, 0, PLENTY) for index in range(3)]
     assert is_answered(rivals, *rows, bytes_min=100 * PLENTY, bytes_max=bytes_max)
 

@@ -9,9 +9,8 @@ import pytest
 
 from broker.api.handler import Pending
 from broker.protocol.api import ApiKey
-from broker.protocol.codec import request_class, response_class
+from broker.protocol.codec import request_class
 from tests.support.engine import Harness, batch
-from tests.support.wire import produce_body
 
 PARTITIONS = 40
 
@@ -22,15 +21,10 @@ def broker(tmp_path: Path) -> Harness:
     harness = Harness(tmp_path)
     harness.create("wide", PARTITIONS)
     for index in range(PARTITIONS):
-        harness.dispatch(ApiKey.PRODUCE, 9, produce_body({("wide", index): batch(b"a", b"b")}))
+        harness.produce(batch(b"a", b"b"), "wide", index)
     harness.flush()
     harness.clock.tick_ms = 1
     return harness
-
-
-def encoded(api_key: ApiKey, version: int, **values: Any) -> bytes:
-    message = request_class(api_key)(**values)
-    return bytes(message.encode(version=version))
 
 
 def requests() -> dict[str, tuple[ApiKey, int, dict[str, Any]]]:
@@ -38,44 +32,21 @@ def requests() -> dict[str, tuple[ApiKey, int, dict[str, Any]]]:
     epochs = request_class(ApiKey.OFFSET_FOR_LEADER_EPOCH).OffsetForLeaderTopic
     fetch = request_class(ApiKey.OFFSET_FETCH).OffsetFetchRequestTopic
     indexes = range(PARTITIONS)
+    ends = [list_offsets.ListOffsetsPartition(partition_index=n, current_leader_epoch=-1, timestamp=-1) for n in indexes]
+    of_epochs = [epochs.OffsetForLeaderPartition(partition=n, current_leader_epoch=-1, leader_epoch=0) for n in indexes]
+    fetched = {"group_id": "g", "topics": [fetch(name="wide", partition_indexes=list(indexes))], "require_stable": False}
     return {
         "list offsets": (
             ApiKey.LIST_OFFSETS,
             7,
-            {
-                "replica_id": -1,
-                "isolation_level": 0,
-                "topics": [
-                    list_offsets(
-                        name="wide",
-                        partitions=[
-                            list_offsets.ListOffsetsPartition(partition_index=n, current_leader_epoch=-1, timestamp=-1)
-                            for n in indexes
-                        ],
-                    )
-                ],
-            },
+            {"replica_id": -1, "isolation_level": 0, "topics": [list_offsets(name="wide", partitions=ends)]},
         ),
         "leader epochs": (
             ApiKey.OFFSET_FOR_LEADER_EPOCH,
             4,
-            {
-                "replica_id": -1,
-                "topics": [
-                    epochs(
-                        topic="wide",
-                        partitions=[
-                            epochs.OffsetForLeaderPartition(partition=n, current_leader_epoch=-1, leader_epoch=0) for n in indexes
-                        ],
-                    )
-                ],
-            },
+            {"replica_id": -1, "topics": [epochs(topic="wide", partitions=of_epochs)]},
         ),
-        "fetch offsets": (
-            ApiKey.OFFSET_FETCH,
-            7,
-            {"group_id": "g", "topics": [fetch(name="wide", partition_indexes=list(indexes))], "require_stable": False},
-        ),
+        "fetch offsets": (ApiKey.OFFSET_FETCH, 7, fetched),
         "log directories": (ApiKey.DESCRIBE_LOG_DIRS, 4, {"topics": None}),
     }
 
@@ -83,7 +54,7 @@ def requests() -> dict[str, tuple[ApiKey, int, dict[str, Any]]]:
 @pytest.mark.parametrize("name", requests())
 def test_others_have_their_turn_and_the_answer_is_the_same(broker: Harness, name: str) -> None:
     api_key, version, values = requests()[name]
-    pending = broker.dispatch(api_key, version, encoded(api_key, version, **values))
+    pending = broker.begin(api_key, version, **values)
     assert isinstance(pending, Pending)
     assert pending.stops_reading, "what the client sends behind it waits"
     turns = 0
@@ -93,7 +64,7 @@ def test_others_have_their_turn_and_the_answer_is_the_same(broker: Harness, name
         broker.thread_pool.run()
         broker.turn()
     assert turns > 5
-    answer = response_class(api_key).decode(broker.bytes_of(pending), version=version)
+    answer = broker.read(pending, api_key, version)
     rows = answer.results if api_key is ApiKey.DESCRIBE_LOG_DIRS else answer.topics
     found = [topic for row in rows for topic in row.topics] if api_key is ApiKey.DESCRIBE_LOG_DIRS else rows
     (wide,) = [topic for topic in found if getattr(topic, "name", None) == "wide" or getattr(topic, "topic", None) == "wide"]
@@ -105,23 +76,22 @@ def test_others_have_their_turn_and_the_answer_is_the_same(broker: Harness, name
 def test_metadata_of_a_topic_that_changes_meanwhile_is_not_kept(broker: Harness) -> None:
     for number in range(20):
         broker.create(f"t-{number}")
-    body = encoded(ApiKey.METADATA, 8, topics=None, allow_auto_topic_creation=False)
-    pending = broker.dispatch(ApiKey.METADATA, 8, body)
+    pending = broker.begin(ApiKey.METADATA, 8, topics=None, allow_auto_topic_creation=False)
     assert isinstance(pending, Pending)
     broker.engine.partitions.on_change()
     broker.settle()
     assert pending.done
     assert len(broker.engine.context.metadata_cache) == 0
-    broker.bytes_of(broker.dispatch(ApiKey.METADATA, 8, body))
+    broker.ask(ApiKey.METADATA, 8, topics=None, allow_auto_topic_creation=False)
     assert len(broker.engine.context.metadata_cache) == 1
 
 
 def test_many_groups_of_which_nothing_is_committed_are_many_rows_too(broker: Harness) -> None:
     asked = request_class(ApiKey.OFFSET_FETCH).OffsetFetchRequestGroup
     groups = [asked(group_id=f"g-{number}", topics=None) for number in range(600)]
-    pending = broker.dispatch(ApiKey.OFFSET_FETCH, 8, encoded(ApiKey.OFFSET_FETCH, 8, groups=groups, require_stable=False))
+    pending = broker.begin(ApiKey.OFFSET_FETCH, 8, groups=groups, require_stable=False)
     assert isinstance(pending, Pending)
     assert broker.turns_until_helped() > 100
     assert not pending.done, "a thread encodes the answer"
-    answer = response_class(ApiKey.OFFSET_FETCH).decode(broker.bytes_of(pending), version=8)
+    answer = broker.read(pending, ApiKey.OFFSET_FETCH, 8)
     assert [group.group_id for group in answer.groups] == [group.group_id for group in groups]

@@ -17,7 +17,6 @@ from broker.protocol.codec import request_class
 from tests.support.admin import list_offsets
 from tests.support.batches import NOW_MS, with_deltas
 from tests.support.engine import Harness, batch
-from tests.support.wire import produce_body
 
 RECORD_AT, LARGEST = NOW_MS, -3
 
@@ -32,7 +31,7 @@ def broker(tmp_path: Path) -> Harness:
     harness = Harness(tmp_path)
     harness.create("t", partitions=2)
     for index, raw in enumerate((with_deltas(5, max_timestamp=NOW_MS + 10), batch(b"v", timestamp=NOW_MS))):
-        harness.dispatch(ApiKey.PRODUCE, 9, produce_body({("t", index): raw}))
+        harness.produce(raw, "t", index)
     harness.flush()
     return harness
 
@@ -71,8 +70,7 @@ def wide(tmp_path: Path) -> Harness:
     harness.create("wide", partitions=PARTITIONS)
     for index in range(PARTITIONS):
         for step in range(2):
-            record = batch(b"v", timestamp=NOW_MS + 100 * index + step)
-            harness.dispatch(ApiKey.PRODUCE, 9, produce_body({("wide", index): record}))
+            harness.produce(batch(b"v", timestamp=NOW_MS + 100 * index + step), "wide", index)
     harness.flush()
     return harness
 
@@ -119,7 +117,7 @@ def crashed(tmp_path: Path) -> Harness:
 
 
 def produce(crashed: Harness, *values: bytes) -> None:
-    crashed.dispatch(ApiKey.PRODUCE, 9, produce_body({("clicks", 0): batch(*values)}))
+    crashed.produce(batch(*values))
     crashed.flush()
 
 
@@ -157,7 +155,7 @@ def found(broker: Harness, timestamp: int, *, topic: str = "clicks", version: in
 def test_offsets_are_found_by_place_and_by_time(broker: Harness) -> None:
     broker.create("clicks")
     for start in (1_000, 5_000):
-        broker.dispatch(ApiKey.PRODUCE, 9, produce_body({("clicks", 0): batch(b"a", b"b", timestamp=start)}))
+        broker.produce(batch(b"a", b"b", timestamp=start))
     assert found(broker, -2).offset == 0
     assert found(broker, -1).offset == 4  # includes everything acknowledged before the request
     row = found(broker, 1_001)
@@ -172,7 +170,7 @@ def test_the_first_record_with_the_largest_timestamp_is_found(broker: Harness) -
     broker.create("clicks")
     assert (found(broker, -3, version=7).offset, found(broker, -3, version=7).error_code) == (-1, 0)
     for start in (1_000, 9_000, 9_000, 5_000):
-        broker.dispatch(ApiKey.PRODUCE, 9, produce_body({("clicks", 0): batch(b"a", b"b", timestamp=start)}))
+        broker.produce(batch(b"a", b"b", timestamp=start))
     broker.flush()
     row = found(broker, -3, version=7)
     assert (row.offset, row.timestamp) == (3, 9_001)
@@ -183,7 +181,7 @@ def test_special_offsets_are_answered_from_the_version_that_has_them(
     broker: Harness, timestamp: int, since: int, offset: int
 ) -> None:
     broker.create("clicks")
-    broker.dispatch(ApiKey.PRODUCE, 9, produce_body({("clicks", 0): batch(b"a", b"b", timestamp=1_000)}))
+    broker.produce(batch(b"a", b"b", timestamp=1_000))
     assert found(broker, timestamp, version=since - 1).error_code == 35
     for version in range(since, 11):
         row = found(broker, timestamp, version=version)

@@ -15,7 +15,6 @@ from broker.api.metadata import BYTES_MAX, ENTRIES_MAX, MetadataCache
 from broker.protocol.api import APIS, ApiKey, ErrorCode
 from broker.protocol.codec import request_class
 from tests.support.engine import Harness, batch
-from tests.support.wire import produce_body
 
 
 @pytest.fixture
@@ -71,7 +70,7 @@ def sizes(result: Any) -> dict[tuple[str, int], int]:
 
 def test_every_partition_has_the_size_of_its_log(two_partitions: Harness, tmp_path: Path) -> None:
     raw = batch(b"x" * 500)
-    two_partitions.dispatch(ApiKey.PRODUCE, 12, produce_body({("clicks", 1): raw}))
+    two_partitions.produce(raw, index=1)
     two_partitions.turn()
     (result,) = two_partitions.ask(ApiKey.DESCRIBE_LOG_DIRS, 4, topics=None).results
     assert (result.error_code, result.log_dir) == (0, str(tmp_path))

@@ -18,13 +18,13 @@ from broker.groups.committed_offsets import OFFSETS_TOPIC
 from broker.groups.records import CommittedOffset, GroupKey, OffsetKey, encode_key, encode_value
 from broker.protocol.api import ApiKey, ErrorCode
 from broker.protocol.batch_builder import NewRecord, build_batch
-from broker.protocol.codec import request_class, response_class
+from broker.protocol.codec import request_class
 from broker.protocol.validation import validate_new_batch
-from tests.support.admin import APPEND, DELETE, SET, TOPIC, alter, grow
-from tests.support.engine import Harness, batch
+from tests.support.admin import APPEND, DELETE, SET, TOPIC, alter, delete_records, grow
+from tests.support.engine import Harness, batch, produced
 from tests.support.group_client import Client
 from tests.support.logs import headers_from
-from tests.support.wire import Wanted, fetch_answer, fetch_body, produce_answer, produce_body
+from tests.support.wire import Wanted
 
 
 @pytest.fixture
@@ -36,6 +36,16 @@ def broker(tmp_path: Path) -> Any:
 
 def commit(broker: Harness, offset: int) -> int:
     return Client(broker).commit(offset, topic="t")
+
+
+def begin_commit(broker: Harness, name: str, offsets: dict[int, int], group: str) -> Any:
+    topic = request_class(ApiKey.OFFSET_COMMIT).OffsetCommitRequestTopic
+    parts = [
+        topic.OffsetCommitRequestPartition(partition_index=index, committed_offset=offset, committed_metadata="")
+        for index, offset in offsets.items()
+    ]
+    member = {"generation_id_or_member_epoch": -1, "member_id": "", "group_instance_id": None}
+    return broker.begin(ApiKey.OFFSET_COMMIT, 8, group_id=group, topics=[topic(name=name, partitions=parts)], **member)
 
 
 def committed(broker: Harness, group: str = "g", version: int = 7) -> tuple[int, int]:
@@ -67,11 +77,10 @@ def restarted(broker: Harness, directory: Path) -> Harness:
 
 def test_clients_may_read_it_and_not_produce_to_it(broker: Harness) -> None:
     assert commit(broker, 3) == 0
-    raw = broker.bytes_of(broker.dispatch(ApiKey.PRODUCE, 9, produce_body({(OFFSETS_TOPIC, 0): batch(b"v")})))
-    assert produce_answer(raw)[OFFSETS_TOPIC, 0].error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
+    refused = broker.produce(batch(b"v"), OFFSETS_TOPIC)
     broker.flush()
-    raw = broker.bytes_of(broker.dispatch(ApiKey.FETCH, 12, fetch_body(Wanted(topic=OFFSETS_TOPIC))))
-    row = fetch_answer(raw).responses[0].partitions[0]
+    assert produced(refused).error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
+    row = broker.fetched(broker.fetch(Wanted(topic=OFFSETS_TOPIC)))
     assert (row.error_code, bool(row.records)) == (0, True)
 
 
@@ -82,10 +91,7 @@ def test_clients_do_not_make_delete_grow_or_truncate_it(broker: Harness) -> None
     assert broker.create(OFFSETS_TOPIC).error_code == refused
     assert broker.delete(OFFSETS_TOPIC).error_code == refused
     assert grow(broker, OFFSETS_TOPIC, 3)[0] == refused
-    topic = request_class(ApiKey.DELETE_RECORDS).DeleteRecordsTopic
-    asked = [topic(name=OFFSETS_TOPIC, partitions=[topic.DeleteRecordsPartition(partition_index=0, offset=-1)])]
-    answer = broker.ask(ApiKey.DELETE_RECORDS, 2, topics=asked, timeout_ms=1000)
-    assert answer.topics[0].partitions[0].error_code == refused
+    assert delete_records(broker, OFFSETS_TOPIC, -1, 0) == [(refused, -1)]
     assert committed(broker) == (0, 3)
 
 
@@ -127,19 +133,7 @@ def test_a_broker_full_of_partitions_still_takes_the_first_commit(tmp_path: Path
 
 
 def test_commits_that_come_while_the_topic_is_being_made_are_all_kept(broker: Harness) -> None:
-    kind = request_class(ApiKey.OFFSET_COMMIT)
-    topic = kind.OffsetCommitRequestTopic
-    pendings = []
-    for number in range(5):
-        part = topic.OffsetCommitRequestPartition(partition_index=0, committed_offset=number, committed_metadata="")
-        message = kind(
-            group_id=f"g-{number}",
-            generation_id_or_member_epoch=-1,
-            member_id="",
-            group_instance_id=None,
-            topics=[topic(name="t", partitions=[part])],
-        )
-        pendings.append(broker.dispatch(ApiKey.OFFSET_COMMIT, 8, bytes(message.encode(version=8))))
+    pendings = [begin_commit(broker, "t", {0: number}, f"g-{number}") for number in range(5)]
     assert not any(pending.done for pending in pendings)
     assert all(pending.stops_reading for pending in pendings), "a question behind it waits for the answer"
     broker.settle()
@@ -196,8 +190,9 @@ def test_a_damaged_log_refuses_commits_and_questions_and_all_else_works(broker: 
     assert commit(again, 4) == ErrorCode.COORDINATOR_NOT_AVAILABLE
     assert committed(again, version=version) == (ErrorCode.COORDINATOR_NOT_AVAILABLE, -1)
     assert Client(again).join().error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
-    raw = again.bytes_of(again.dispatch(ApiKey.PRODUCE, 9, produce_body({("t", 0): batch(b"v")})))
-    assert produce_answer(raw)["t", 0].error_code == 0
+    pending = again.produce(batch(b"v"), "t")
+    again.settle()
+    assert produced(pending).error_code == 0
     assert again.delete("t").error_code == 0
     again.engine.close()
 
@@ -225,33 +220,14 @@ def wide(tmp_path: Path) -> Harness:
     return harness
 
 
-def begin_commit(wide: Harness, group: str = "g") -> Pending:
-    kind = request_class(ApiKey.OFFSET_COMMIT)
-    topic = kind.OffsetCommitRequestTopic
-    parts = [
-        topic.OffsetCommitRequestPartition(partition_index=index, committed_offset=index, committed_metadata="")
-        for index in range(COUNT + 1)  # the last one is not a partition
-    ]
-    message = kind(
-        group_id=group,
-        generation_id_or_member_epoch=-1,
-        member_id="",
-        group_instance_id=None,
-        topics=[topic(name="wide", partitions=parts)],
-    )
-    pending = wide.dispatch(ApiKey.OFFSET_COMMIT, 8, bytes(message.encode(version=8)))
+def codes(wide: Harness, group: str = "g") -> list[int]:
+    pending = begin_commit(wide, "wide", {index: index for index in range(COUNT + 1)}, group)  # the last one is not a partition
     assert isinstance(pending, Pending)
-    return pending
-
-
-def codes(wide: Harness, pending: Pending) -> list[int]:
-    answer: Any = response_class(ApiKey.OFFSET_COMMIT).decode(wide.bytes_of(pending), version=8)
-    return [row.error_code for row in answer.topics[0].partitions]
+    return [row.error_code for row in wide.read(pending, ApiKey.OFFSET_COMMIT, 8).topics[0].partitions]
 
 
 def test_they_are_written_some_hundreds_at_a_time(wide: Harness) -> None:
-    pending = begin_commit(wide)
-    assert codes(wide, pending) == [0] * COUNT + [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
+    assert codes(wide) == [0] * COUNT + [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
     headers = list(headers_from(wide.engine.partitions.get(OFFSETS_TOPIC, 0).log, 0))
     assert [header.record_count for header in headers] == [_CHANGES_PER_TURN, _CHANGES_PER_TURN, 100]
     offsets = wide.engine.context.offsets
@@ -259,15 +235,15 @@ def test_they_are_written_some_hundreds_at_a_time(wide: Harness) -> None:
 
 
 def test_a_disk_that_refuses_is_told_for_all_of_them(wide: Harness) -> None:
-    assert codes(wide, begin_commit(wide))[0] == 0
+    assert codes(wide)[0] == 0
     wide.engine.partitions.get(OFFSETS_TOPIC, 0).log.go_offline("its disk failed")
-    refused = codes(wide, begin_commit(wide))
+    refused = codes(wide)
     assert refused == [ErrorCode.COORDINATOR_NOT_AVAILABLE] * COUNT + [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION]
 
 
 def test_a_deleted_topic_takes_thousands_of_offsets_with_it(wide: Harness) -> None:
     for group in ("g", "h"):
-        assert codes(wide, begin_commit(wide, group))[0] == 0
+        assert codes(wide, group)[0] == 0
     assert wide.delete("wide").error_code == 0
     wide.settle()
     assert wide.engine.context.offsets.offset_count == 0

@@ -20,7 +20,7 @@ from broker.protocol.api import ApiKey, ErrorCode
 from broker.protocol.codec import request_class
 from tests.support.coordinators import Coordinators, code_of
 from tests.support.engine import Harness
-from tests.support.group_client import Client, encode
+from tests.support.group_client import Client
 
 PARTITIONS = 40
 
@@ -63,7 +63,7 @@ def begin_sweep(harness: Harness) -> None:
 def begin_slowly(client: Client, api_key: ApiKey, version: int, **values: Any) -> Pending:
     """A request that needs more than one turn, because every look at the clock takes a millisecond."""
     client.harness.clock.tick_ms = 1
-    pending = client.harness.dispatch(api_key, version, encode(api_key, version, values))
+    pending = client.harness.begin(api_key, version, **values)
     client.harness.clock.tick_ms = 0
     assert isinstance(pending, Pending)
     return pending

@@ -20,11 +20,9 @@ from broker.protocol.batch_builder import NewRecord, build_batch
 from broker.protocol.compression import ZSTD
 from broker.protocol.records import read_records
 from broker.protocol.validation import INSPECTED_RECORDS_MAX, INSPECTED_RECORDS_PER_REQUEST_MAX
-from tests.support.engine import Harness, batch
+from tests.support.engine import Harness, batch, produced
 from tests.support.logs import FailingDisk
-from tests.support.wire import Wanted, fetch_answer, fetch_body, produce_answer, produce_body
-
-PRODUCE, FETCH = ApiKey.PRODUCE, ApiKey.FETCH
+from tests.support.wire import Wanted, fetch_answer, produce_answer, produce_body
 
 
 @pytest.fixture
@@ -34,59 +32,47 @@ def broker(tmp_path: Path) -> Harness:
     return harness
 
 
-def produce(broker: Harness, raw: bytes | None, *, topic: str = "clicks", acks: int = -1, **more: str):
-    pending = broker.dispatch(PRODUCE, 9, produce_body({(topic, 0): raw}, acks=acks, **more))
-    assert isinstance(pending, Pending)
+def produce(broker: Harness, raw: bytes | None, **more: Any) -> Pending:
+    pending = broker.produce(raw, **more)
     broker.turn()
     return pending
 
 
 def code_of(pending: Pending) -> int:
-    (row,) = produce_answer(b"".join(pending.parts or [])).values()  # type: ignore[arg-type]
-    return row.error_code
-
-
-def fetch(broker: Harness, *wanted: Wanted, **limits: int):
-    return broker.dispatch(FETCH, 12, fetch_body(*wanted, **limits))
-
-
-def partition_of(response) -> object:
-    (topic,) = response.responses
-    (row,) = topic.partitions
-    return row
+    return int(produced(pending).error_code)
 
 
 def test_an_acknowledged_batch_is_seen_only_after_its_flush(broker: Harness) -> None:
     assert code_of(produce(broker, batch(b"a", b"b"))) == 0
-    before = partition_of(fetch_answer(broker.bytes_of(fetch(broker, Wanted(topic="clicks")))))
+    before = broker.fetched(broker.fetch(Wanted(topic="clicks")))
     assert (before.high_watermark, bytes(before.records or b"")) == (0, b"")
     broker.settle()
-    after = partition_of(fetch_answer(broker.bytes_of(fetch(broker, Wanted(topic="clicks")))))
+    after = broker.fetched(broker.fetch(Wanted(topic="clicks")))
     assert after.high_watermark == 2
     assert [(r.offset, r.value) for r in read_records(bytes(after.records))] == [(0, b"a"), (1, b"b")]
 
 
 def test_a_waiting_fetch_asks_for_the_flush_and_is_answered_by_it(broker: Harness) -> None:
-    waiting = fetch(broker, Wanted(topic="clicks"), wait_ms=10_000)
+    waiting = broker.fetch(Wanted(topic="clicks"), wait_ms=10_000)
     assert isinstance(waiting, Pending)
     assert waiting.stops_reading
     produce(broker, batch(b"a"))
     assert not waiting.done
     broker.settle()
     assert waiting.done
-    assert partition_of(fetch_answer(broker.bytes_of(waiting))).high_watermark == 1
+    assert broker.fetched(waiting).high_watermark == 1
 
 
 def test_a_waiting_fetch_is_answered_empty_at_its_deadline(broker: Harness) -> None:
-    waiting = fetch(broker, Wanted(topic="clicks"), wait_ms=500)
+    waiting = broker.fetch(Wanted(topic="clicks"), wait_ms=500)
     broker.turn(after_ms=499)
     assert not waiting.done
     broker.turn(after_ms=1)
-    assert bytes(partition_of(fetch_answer(broker.bytes_of(waiting))).records or b"") == b""
+    assert bytes(broker.fetched(waiting).records or b"") == b""
 
 
 def test_a_waiting_fetch_waits_for_its_minimum(broker: Harness) -> None:
-    waiting = fetch(broker, Wanted(topic="clicks"), wait_ms=10_000, bytes_min=400)
+    waiting = broker.fetch(Wanted(topic="clicks"), wait_ms=10_000, bytes_min=400)
     produce(broker, batch(b"a" * 100))
     broker.settle()
     assert not waiting.done
@@ -110,7 +96,7 @@ def test_without_a_reader_the_flush_comes_with_the_interval(tmp_path: Path) -> N
 def test_a_batch_is_given_whole_from_a_record_in_its_middle_even_beyond_the_limit(broker: Harness) -> None:
     produce(broker, batch(b"a", b"b", b"c"))
     broker.flush()
-    row = partition_of(fetch_answer(broker.bytes_of(fetch(broker, Wanted(topic="clicks", offset=1, bytes_max=1), bytes_max=1))))
+    row = broker.fetched(broker.fetch(Wanted(topic="clicks", offset=1, bytes_max=1), bytes_max=1))
     assert [r.offset for r in read_records(bytes(row.records))] == [0, 1, 2]
 
 
@@ -118,18 +104,18 @@ def test_a_batch_is_given_whole_from_a_record_in_its_middle_even_beyond_the_limi
 def test_an_offset_outside_the_log_is_out_of_range(broker: Harness, offset: int) -> None:
     produce(broker, batch(b"a"))
     broker.settle()
-    row = partition_of(fetch_answer(broker.bytes_of(fetch(broker, Wanted(topic="clicks", offset=offset), wait_ms=1000))))
+    row = broker.fetched(broker.fetch(Wanted(topic="clicks", offset=offset), wait_ms=1000))
     assert (row.error_code, row.high_watermark) == (1, -1)
 
 
 def test_an_unknown_partition_and_a_wrong_epoch_have_their_codes(broker: Harness) -> None:
     cases = {3: Wanted(topic="absent"), 75: Wanted(topic="clicks", leader_epoch=9)}
     for code, wanted in cases.items():
-        assert partition_of(fetch_answer(broker.bytes_of(fetch(broker, wanted)))).error_code == code
+        assert broker.fetched(broker.fetch(wanted)).error_code == code
 
 
 def test_a_fetch_session_that_was_never_opened_is_not_found(broker: Harness) -> None:
-    assert fetch_answer(broker.bytes_of(fetch(broker, Wanted(topic="clicks"), session_id=7))).error_code == 70
+    assert fetch_answer(broker.bytes_of(broker.fetch(Wanted(topic="clicks"), session_id=7))).error_code == 70
 
 
 def corrupt(raw: bytearray) -> bytearray:
@@ -170,8 +156,7 @@ def test_a_repeated_batch_gets_its_first_offset_and_is_stored_once(broker: Harne
     sent = [bytes(batch(b"a", producer_id=5, producer_epoch=0, base_sequence=n)) for n in range(3)]
     for raw in [*sent, sent[1]]:
         pending = produce(broker, bytearray(raw))
-    (row,) = produce_answer(b"".join(pending.parts or [])).values()  # type: ignore[arg-type]
-    assert (row.error_code, row.base_offset) == (0, 1)
+    assert (produced(pending).error_code, produced(pending).base_offset) == (0, 1)
     assert broker.engine.partitions.get("clicks", 0).end_offset == 3
 
 
@@ -211,9 +196,9 @@ def test_a_disk_that_takes_longer_than_the_request_allows_is_told_in_time_and_st
 
 
 def test_deleting_a_topic_answers_who_waits_on_it(broker: Harness) -> None:
-    waiting = fetch(broker, Wanted(topic="clicks"), wait_ms=10_000)
+    waiting = broker.fetch(Wanted(topic="clicks"), wait_ms=10_000)
     assert broker.delete("clicks").error_code == 0
-    assert partition_of(fetch_answer(broker.bytes_of(waiting))).error_code == 3
+    assert broker.fetched(waiting).error_code == 3
 
 
 def test_a_topic_with_log_append_time_stamps_records_itself_and_says_when(broker: Harness) -> None:
@@ -224,11 +209,11 @@ def test_a_topic_with_log_append_time_stamps_records_itself_and_says_when(broker
     broker.clock.advance_ms(1_000)
     again = produce(broker, bytearray(far), topic="stamped")
     for pending in (first, again):
-        (row,) = produce_answer(b"".join(pending.parts or [])).values()  # type: ignore[arg-type]
+        row = produced(pending)
         assert (row.error_code, row.base_offset) == (0, 0)
         assert row.log_append_time.timestamp() * 1000 == stamped_ms, "a duplicate was stamped the first time"
     broker.flush()
-    stored = partition_of(fetch_answer(broker.bytes_of(fetch(broker, Wanted(topic="stamped")))))
+    stored = broker.fetched(broker.fetch(Wanted(topic="stamped")))
     assert [record.timestamp for record in read_records(bytes(stored.records))] == [stamped_ms] * 2
 
 
@@ -259,7 +244,7 @@ def stored(broker: Harness, raw: bytearray) -> tuple[int, int]:
 
 
 def read(broker: Harness, offset: int) -> tuple[int, bytes]:
-    row = partition_of(fetch_answer(broker.bytes_of(fetch(broker, Wanted(topic="clicks", offset=offset)))))
+    row = broker.fetched(broker.fetch(Wanted(topic="clicks", offset=offset)))
     return row.error_code, bytes(row.records or b"")
 
 
@@ -293,7 +278,7 @@ def test_who_waits_for_a_log_that_a_write_takes_offline_is_told_at_once(tmp_path
     broker.create("clicks", logbus_acks_all_waits_for_flush="true")
     broker.thread_pool.flushes_wait = True
     producer = produce(broker, batch(b"a"))
-    consumer = fetch(broker, Wanted(topic="clicks"), wait_ms=60_000)
+    consumer = broker.fetch(Wanted(topic="clicks"), wait_ms=60_000)
     broker.turn()
     assert isinstance(consumer, Pending)
     assert not producer.done
@@ -301,8 +286,7 @@ def test_who_waits_for_a_log_that_a_write_takes_offline_is_told_at_once(tmp_path
     disk.writable_bytes, disk.failing = 10, {"truncate"}
     assert stored(broker, batch(b"b")) == (ErrorCode.KAFKA_STORAGE_ERROR, -1)
     assert produce_answer(broker.bytes_of(producer))["clicks", 0].error_code == ErrorCode.KAFKA_STORAGE_ERROR
-    (row,) = fetch_answer(broker.bytes_of(consumer)).responses[0].partitions
-    assert row.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+    assert broker.fetched(consumer).error_code == ErrorCode.KAFKA_STORAGE_ERROR
 
 
 PASS = INSPECTED_RECORDS_PER_REQUEST_MAX // INSPECTED_RECORDS_MAX  # as many of the largest batches
@@ -318,14 +302,16 @@ def keyed(tmp_path: Path) -> Harness:
     return harness
 
 
-def large(**fields: Any) -> bytes:
+def large(count: int = INSPECTED_RECORDS_MAX, **fields: Any) -> bytes:
     row = NewRecord(timestamp=1_700_000_000_000, key=b"k", value=b"")
-    return bytes(build_batch([row] * INSPECTED_RECORDS_MAX, codec=ZSTD, **fields))
+    return bytes(build_batch([row] * count, codec=ZSTD, **fields))
 
 
 def produce_all(broker: Harness, batches: dict[int, bytes], *, acks: int = 1) -> tuple[Pending, dict[int, int]]:
     """The error of each partition, none with acks=0."""
-    pending = broker.dispatch(PRODUCE, 9, produce_body({("keyed", index): batch for index, batch in batches.items()}, acks=acks))
+    pending = broker.dispatch(
+        ApiKey.PRODUCE, 9, produce_body({("keyed", index): batch for index, batch in batches.items()}, acks=acks)
+    )
     assert isinstance(pending, Pending)
     broker.turn()
     raw = b"".join(pending.parts or [])  # type: ignore[arg-type]
@@ -349,14 +335,7 @@ def test_batches_beyond_what_is_read_at_once_are_sent_again_and_stored(keyed: Ha
 def test_an_idempotent_producer_sends_them_again_in_order(keyed: Harness) -> None:
     """Its second batch, in flight already, must not become the first."""
     first = large(producer_id=1, producer_epoch=0, base_sequence=0)
-    then = bytes(
-        build_batch(
-            [NewRecord(timestamp=1_700_000_000_000, key=b"k", value=b"")],
-            producer_id=1,
-            producer_epoch=0,
-            base_sequence=INSPECTED_RECORDS_MAX,
-        )
-    )
+    then = large(1, producer_id=1, producer_epoch=0, base_sequence=INSPECTED_RECORDS_MAX)
     late = PARTITIONS - 1
     _, errors = produce_all(keyed, dict.fromkeys(range(PARTITIONS), first))
     assert errors[late] == ErrorCode.REQUEST_TIMED_OUT

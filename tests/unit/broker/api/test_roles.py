@@ -14,10 +14,10 @@ from broker.errors import BrokerError, NotLeaderOrFollower, StorageError
 from broker.log.partition import Partition
 from broker.protocol.api import ApiKey, ErrorCode
 from broker.protocol.codec import request_class, response_class
-from tests.support.engine import Harness, batch
+from tests.support.engine import Harness, batch, produced
 from tests.support.logs import headers_from
 from tests.support.replicas import ScriptedWatermarks
-from tests.support.wire import Wanted, fetch_answer, fetch_body, produce_answer, produce_body
+from tests.support.wire import Wanted
 
 LATEST = -1
 
@@ -51,16 +51,11 @@ def lose(broker: Harness, partition: Partition) -> None:
 
 
 def produce(broker: Harness, *, acks: int = -1, timeout_ms: int = 1000, **fields: Any) -> Pending:
-    body = produce_body({("clicks", 0): batch(b"a", **fields)}, acks=acks, timeout_ms=timeout_ms)
-    pending = broker.dispatch(ApiKey.PRODUCE, 9, body)
-    assert isinstance(pending, Pending)
-    return pending
+    return broker.produce(batch(b"a", **fields), acks=acks, timeout_ms=timeout_ms)
 
 
 def code_of(pending: Pending) -> int:
-    assert pending.done
-    (row,) = produce_answer(b"".join(pending.parts or [])).values()  # type: ignore[arg-type]
-    return int(row.error_code)
+    return int(produced(pending).error_code)
 
 
 def answered(broker: Harness, **fields: Any) -> int:
@@ -71,20 +66,14 @@ def answered(broker: Harness, **fields: Any) -> int:
 
 
 def fetch(broker: Harness, **limits: int) -> Any:
-    return broker.dispatch(ApiKey.FETCH, 12, fetch_body(Wanted(topic="clicks"), **limits))
-
-
-def row_of(broker: Harness, answer: Any) -> Any:
-    return fetch_answer(broker.bytes_of(answer)).responses[0].partitions[0]
+    return broker.fetch(Wanted(topic="clicks"), **limits)
 
 
 def latest(broker: Harness, *, version: int = 7) -> Pending:
     row = request_class(ApiKey.LIST_OFFSETS).ListOffsetsTopic
-    asked = row(
-        name="clicks", partitions=[row.ListOffsetsPartition(partition_index=0, current_leader_epoch=-1, timestamp=LATEST)]
-    )
-    body = request_class(ApiKey.LIST_OFFSETS)(replica_id=-1, isolation_level=0, topics=[asked])
-    answer = broker.dispatch(ApiKey.LIST_OFFSETS, version, bytes(body.encode(version=version)))
+    part = row.ListOffsetsPartition(partition_index=0, current_leader_epoch=-1, timestamp=LATEST)
+    topics = [row(name="clicks", partitions=[part])]
+    answer = broker.begin(ApiKey.LIST_OFFSETS, version, replica_id=-1, isolation_level=0, topics=topics)
     assert isinstance(answer, Pending)
     return answer
 
@@ -101,7 +90,7 @@ def latest_of(broker: Harness, pending: Pending, *, version: int = 7) -> tuple[i
 
 def test_what_is_held_and_not_led_is_led_elsewhere_and_what_is_not_there_is_unknown(broker: Harness) -> None:
     assert answered(broker) == ErrorCode.NOT_LEADER_OR_FOLLOWER
-    assert row_of(broker, fetch(broker)).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert broker.fetched(fetch(broker)).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
     by_id = broker.engine.partitions.get_by_id
     topic_id = broker.engine.partitions.registry.get("clicks").topic_id.bytes
     with pytest.raises(NotLeaderOrFollower):
@@ -123,12 +112,10 @@ def test_a_broker_alone_leads_all_that_it_opens_in_the_epoch_that_recovery_found
 
 
 def test_batches_carry_the_epoch_of_the_lead_and_it_begins_where_the_log_ended(broker: Harness, partition: Partition) -> None:
-    produce(broker, acks=1)
-    broker.turn()
+    assert answered(broker, acks=1) == 0
     lose(broker, partition)
     lead(broker, 7)
-    produce(broker, acks=1)
-    broker.turn()
+    assert answered(broker, acks=1) == 0
     assert [(header.base_offset, header.leader_epoch) for header in headers_from(partition.log, 0)] == [(0, 1), (1, 7)]
     assert partition.log.epochs.end_offset_of(1, 2) == (1, 1)
 
@@ -197,7 +184,7 @@ def test_who_waits_for_replicas_is_told_at_once_why_the_partition_is_no_longer_h
     broker.settle()
     assert not pending.done
     broker.engine.partitions.take_out(broker.engine.partitions.registry.get("clicks"), 0, error)
-    (row,) = produce_answer(b"".join(pending.parts or [])).values()  # type: ignore[arg-type]
+    row = produced(pending)
     assert (row.error_code, row.error_message) == (code, str(error))
     with pytest.raises(StorageError, match=str(error)):
         partition.log.require_online()
@@ -208,7 +195,7 @@ def test_a_parked_fetch_is_answered_at_once_when_the_lead_is_lost(broker: Harnes
     assert not waiting.done
     lose(broker, partition)
     assert waiting.done
-    assert row_of(broker, waiting).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert broker.fetched(waiting).error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
 def test_a_leader_that_cannot_be_sure_writes_nothing(broker: Harness, partition: Partition) -> None:
@@ -243,8 +230,8 @@ def test_the_second_batch_is_not_taken_either_when_the_first_came_before_this_br
 
     def answer_to(sequence: int) -> int:
         answer = produce(broker, acks=1, producer_id=7, producer_epoch=0, base_sequence=sequence)
-        code: int = produce_answer(broker.bytes_of(answer))["clicks", 0].error_code
-        return code
+        broker.settle()
+        return code_of(answer)
 
     assert [answer_to(0), answer_to(1)] == [ErrorCode.UNKNOWN_TOPIC_OR_PARTITION] * 2
     broker.create("clicks")
@@ -326,21 +313,19 @@ def test_too_few_replicas_in_sync_refuse_acks_all_before_anything_is_written_and
 
 def test_consumers_see_what_every_replica_has_flushed(broker: Harness, partition: Partition) -> None:
     for _ in range(2):
-        produce(broker, acks=1)
-        broker.turn()
+        assert answered(broker, acks=1) == 0
     waiting = fetch(broker, wait_ms=10_000)
     broker.settle()
     assert not waiting.done
     broker.engine.context.high_watermark.moved(partition, 2, 1)  # type: ignore[attr-defined]
-    row = row_of(broker, waiting)
+    row = broker.fetched(waiting)
     assert (row.error_code, row.high_watermark) == (0, 1)
     assert len(row.records) == partition.log.segments.size_bytes // 2
 
 
 def test_the_latest_offset_waits_for_what_was_replicated_when_it_was_asked_for(broker: Harness, partition: Partition) -> None:
     for _ in range(3):
-        produce(broker, acks=1)
-        broker.turn()
+        assert answered(broker, acks=1) == 0
     moved = broker.engine.context.high_watermark.moved  # type: ignore[attr-defined]
     moved(partition, 2, 0)
     asked = latest(broker)
@@ -352,8 +337,7 @@ def test_the_latest_offset_waits_for_what_was_replicated_when_it_was_asked_for(b
 
 
 def test_a_question_for_the_latest_offset_is_answered_once_when_the_lead_is_lost(broker: Harness, partition: Partition) -> None:
-    produce(broker, acks=1)
-    broker.turn()
+    assert answered(broker, acks=1) == 0
     lose(broker, partition)
     partition = lead(broker, 9)
     asked = latest(broker)
@@ -370,8 +354,7 @@ def test_a_new_leader_tells_no_older_offset_than_the_one_before_it(
 ) -> None:
     """Its log ends at 2, and it does not know how much of that was visible."""
     for _ in range(2):
-        produce(broker, acks=1)
-        broker.turn()
+        assert answered(broker, acks=1) == 0
     lose(broker, partition)
     lead(broker, 9)
     asked = latest(broker, version=version)

@@ -14,13 +14,11 @@ from typing import Any
 
 import pytest
 
-from broker.api.handler import Pending
 from broker.disk.filesystem import FileSystem, OpenFile, OpenFiles
 from broker.protocol.api import ApiKey, ErrorCode
 from broker.protocol.codec import request_class
-from tests.support.admin import grow
+from tests.support.admin import delete_records, grow
 from tests.support.engine import Harness, batch
-from tests.support.wire import produce_body
 
 CREATE = request_class(ApiKey.CREATE_TOPICS)
 
@@ -94,9 +92,7 @@ def test_a_hundred_topics_take_one_write_and_three_flushes(broker: Harness, disk
 
 
 def test_nobody_is_shown_a_topic_before_it_is_on_the_disk(broker: Harness) -> None:
-    message = CREATE(topics=[wanted("t")], timeout_ms=1000, validate_only=False)
-    pending = broker.dispatch(ApiKey.CREATE_TOPICS, 7, bytes(message.encode(version=7)))
-    assert isinstance(pending, Pending)
+    pending = broker.begin(ApiKey.CREATE_TOPICS, 7, topics=[wanted("t")], timeout_ms=1000, validate_only=False)
     for _ in range(3):
         broker.turn()
     assert not pending.done
@@ -110,11 +106,8 @@ def test_topics_that_cannot_be_made_leave_nothing_and_the_others_of_the_request_
     broker: Harness, disk: CountingDisk, tmp_path: Path
 ) -> None:
     disk.refused = "second-1"
-    assert create_all(broker, wanted("first", 2), wanted("second", 3), wanted("third", 2)) == {
-        "first": 0,
-        "second": ErrorCode.KAFKA_STORAGE_ERROR,
-        "third": 0,
-    }
+    codes = create_all(broker, wanted("first", 2), wanted("second", 3), wanted("third", 2))
+    assert codes == {"first": 0, "second": ErrorCode.KAFKA_STORAGE_ERROR, "third": 0}
     assert names(broker) == ["first", "third"]
     assert len(broker.engine.partitions) == 4
     disk.refused = ""
@@ -176,22 +169,14 @@ def test_topics_grow_together_or_stay_as_they_were(broker: Harness, disk: Counti
     disk.counts.clear()
     disk.refused = "b-2"
     row = request_class(ApiKey.CREATE_PARTITIONS).CreatePartitionsTopic
-    answer = broker.ask(
-        ApiKey.CREATE_PARTITIONS,
-        3,
-        topics=[row(name="a", count=4, assignments=None), row(name="b", count=4, assignments=None)],
-        timeout_ms=1000,
-        validate_only=False,
-    )
+    topics = [row(name=name, count=4, assignments=None) for name in ("a", "b")]
+    answer = broker.ask(ApiKey.CREATE_PARTITIONS, 3, topics=topics, timeout_ms=1000, validate_only=False)
     assert [one.error_code for one in answer.results] == [0, ErrorCode.KAFKA_STORAGE_ERROR]
     assert disk.counts["topics.json"] == 2, "one for all, one that takes back what failed"
     counts = {topic.name: topic.partition_count for topic in broker.engine.partitions.registry}
     assert (counts, len(broker.engine.partitions)) == ({"a": 4, "b": 1}, 5)
     disk.refused = ""
-    answer = broker.ask(
-        ApiKey.CREATE_PARTITIONS, 3, topics=[row(name="b", count=4, assignments=None)], timeout_ms=1000, validate_only=False
-    )
-    assert [one.error_code for one in answer.results] == [0]
+    assert grow(broker, "b", 4) == (0, None)
     assert broker.engine.partitions.get("b", 2).end_offset == 0
 
 
@@ -224,7 +209,7 @@ def test_what_a_crash_left_of_a_deleted_topic_goes_with_the_next_start_and_is_no
     """Here, a directory that cannot be renamed. The topic is gone; a new one with its name does not inherit its records."""
     create_all(broker, wanted("a"), wanted("b"))
     for name in ("a", "b"):
-        broker.dispatch(ApiKey.PRODUCE, 9, produce_body({(name, 0): batch(b"old")}))
+        broker.produce(batch(b"old"), name)
     broker.flush()
     disk.refused = "rename"
     assert delete_all(broker, "a", "b") == {"a": 0, "b": 0}
@@ -253,13 +238,10 @@ def test_settings_of_several_topics_are_stored_with_one_write(broker: Harness, d
 def test_deleting_the_records_of_many_partitions_takes_one_checkpoint(broker: Harness, disk: CountingDisk) -> None:
     create_all(broker, wanted("a", 50))
     for index in range(50):
-        broker.dispatch(ApiKey.PRODUCE, 9, produce_body({("a", index): batch(b"old", b"older")}))
+        broker.produce(batch(b"old", b"older"), "a", index)
     broker.flush()
     disk.counts.clear()
-    topic = request_class(ApiKey.DELETE_RECORDS).DeleteRecordsTopic
-    parts = [topic.DeleteRecordsPartition(partition_index=index, offset=2) for index in range(50)]
-    answer = broker.ask(ApiKey.DELETE_RECORDS, 2, topics=[topic(name="a", partitions=parts)], timeout_ms=1000)
-    assert {(row.error_code, row.low_watermark) for row in answer.topics[0].partitions} == {(0, 2)}
+    assert set(delete_records(broker, "a", 2, *range(50))) == {(0, 2)}
     assert disk.counts["log-start-offset-checkpoint"] == 1
 
 
@@ -268,13 +250,10 @@ def test_a_full_disk_refuses_the_deletion_of_records_and_the_periodic_checkpoint
 ) -> None:
     """Found in review: the checkpoint that failed here ended the process."""
     create_all(broker, wanted("a"))
-    broker.dispatch(ApiKey.PRODUCE, 9, produce_body({("a", 0): batch(b"old", b"older")}))
+    broker.produce(batch(b"old", b"older"), "a")
     broker.flush()
     disk.refused = "checkpoint"
-    topic = request_class(ApiKey.DELETE_RECORDS).DeleteRecordsTopic
-    asked = [topic(name="a", partitions=[topic.DeleteRecordsPartition(partition_index=0, offset=1)])]
-    answer = broker.ask(ApiKey.DELETE_RECORDS, 2, topics=asked, timeout_ms=1000)
-    assert answer.topics[0].partitions[0].error_code == ErrorCode.KAFKA_STORAGE_ERROR
+    assert delete_records(broker, "a", 1, 0) == [(ErrorCode.KAFKA_STORAGE_ERROR, -1)]
     broker.settle(after_ms=broker.engine.config.checkpoint_interval_ms)
     assert "writing the checkpoints" in broker.engine.health.troubles
     disk.refused = ""
@@ -428,12 +407,7 @@ def test_a_topic_that_is_named_twice_is_not_deleted(broker: Harness) -> None:
 
 def test_records_are_deleted_up_to_an_offset(broker: Harness) -> None:
     broker.create("clicks")
-    broker.dispatch(ApiKey.PRODUCE, 9, produce_body({("clicks", 0): batch(b"a", b"b", b"c")}))
+    broker.produce(batch(b"a", b"b", b"c"))
     broker.turn()  # acknowledged, not flushed: a client may delete what it has just sent
-    row = request_class(ApiKey.DELETE_RECORDS).DeleteRecordsTopic
-    for offset, expected in ((2, (2, 0)), (99, (-1, 1)), (-1, (3, 0))):
-        part = row.DeleteRecordsPartition(partition_index=0, offset=offset)
-        answer = broker.ask(ApiKey.DELETE_RECORDS, 2, topics=[row(name="clicks", partitions=[part])], timeout_ms=1000)
-        result = answer.topics[0].partitions[0]
-        assert (result.low_watermark, result.error_code) == expected
+    assert [delete_records(broker, "clicks", offset, 0) for offset in (2, 99, -1)] == [[(0, 2)], [(1, -1)], [(0, 3)]]
     assert broker.engine.partitions.get("clicks", 0).log_start_offset == 3

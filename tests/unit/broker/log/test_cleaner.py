@@ -19,16 +19,13 @@ from broker.protocol.batch_builder import NewRecord, build_batch
 from broker.protocol.records import Record, read_records
 from tests.support.admin import SET, TOPIC, alter
 from tests.support.batches import with_deltas
-from tests.support.engine import Harness
+from tests.support.engine import Harness, produced
 from tests.support.flaky_disk import FlakyDisk
 from tests.support.logs import crash_copy
-from tests.support.wire import produce_answer, produce_body
 
 BACKOFF_MS = 15_000
-QUIET: dict[str, Any] = {
-    "checkpoint_interval_ms": 1 << 40,
-    "retention_check_interval_ms": 1 << 40,
-}  # so that only the cleaner uses the disk
+# so that only the cleaner uses the disk
+QUIET: dict[str, Any] = {"checkpoint_interval_ms": 1 << 40, "retention_check_interval_ms": 1 << 40}
 
 
 def keyed(*pairs: tuple[bytes | None, bytes | None], codec: int = 0) -> bytearray:
@@ -37,8 +34,9 @@ def keyed(*pairs: tuple[bytes | None, bytes | None], codec: int = 0) -> bytearra
 
 def produce(broker: Harness, raw: bytearray, topic: str = "t") -> int:
     """The error code."""
-    answer = broker.bytes_of(broker.dispatch(ApiKey.PRODUCE, 9, produce_body({(topic, 0): raw})))
-    return int(produce_answer(answer)[topic, 0].error_code)
+    pending = broker.produce(raw, topic)
+    broker.settle()
+    return int(produced(pending).error_code)
 
 
 def records(broker: Harness, topic: str = "t") -> list[Record]:

@@ -22,7 +22,6 @@ from tests.support.batches import NOW_MS, plain_batch
 from tests.support.engine import Harness, batch
 from tests.support.logs import FailingDisk, append, append_each, files_with, flush, open_log, read_all, segments_in
 from tests.support.manual_clock import ManualClock
-from tests.support.wire import produce_body
 
 BATCH_BYTES = len(plain_batch())
 NEVER = {"retention_ms": -1, "retention_bytes": -1}
@@ -167,11 +166,15 @@ CHECK_MS = 300_000
 def broker(tmp_path: Path) -> Harness:
     harness = Harness(tmp_path)
     harness.create("t", segment_bytes="100", retention_ms=str(7 * DAY_MS))
-    for _ in range(5):
-        raw = batch(b"value" * 10, timestamp=harness.clock.now_ms())
-        harness.dispatch(ApiKey.PRODUCE, 9, produce_body({("t", 0): raw}))
-        harness.flush()
+    write_five(harness, "t")
     return harness
+
+
+def write_five(broker: Harness, topic: str) -> None:
+    """Five batches, a segment each."""
+    for _ in range(5):
+        broker.produce(batch(b"value" * 10, timestamp=broker.clock.now_ms()), topic)
+        broker.flush()
 
 
 def check_retention(broker: Harness) -> int:
@@ -216,8 +219,7 @@ def slow(tmp_path: Path) -> Harness:
     harness.create("long", segment_bytes="100", retention_ms=str(DAY_MS))
     for topic, index, count in (("many", 0, 5), ("many", 1, 5), ("many", 2, 5), ("long", 0, 21)):
         for _ in range(count):
-            raw = batch(b"value" * 10, timestamp=harness.clock.now_ms())
-            harness.dispatch(ApiKey.PRODUCE, 9, produce_body({(topic, index): raw}))
+            harness.produce(batch(b"value" * 10, timestamp=harness.clock.now_ms()), topic, index)
             harness.turn()
     harness.flush()
     harness.clock.advance_ms(2 * DAY_MS)
@@ -282,10 +284,7 @@ def test_an_unreadable_note_is_a_trouble_of_its_partition_until_it_can_be_read(
     broker = Harness(tmp_path, filesystem=disk)
     for topic in ("t", "other"):
         broker.create(topic, segment_bytes="100", retention_ms=str(7 * DAY_MS))
-        for _ in range(5):
-            raw = batch(b"value" * 10, timestamp=broker.clock.now_ms())
-            broker.dispatch(ApiKey.PRODUCE, 9, produce_body({(topic, 0): raw}))
-            broker.flush()
+        write_five(broker, topic)
     broker.close()
     broker = Harness(tmp_path, filesystem=disk)
     disk.path = tmp_path / "t-0" / "00000000000000000000.indexnote"

@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from broker.protocol.api import ApiKey
 from tests.support.engine import Harness, batch
 from tests.support.group_client import Client
-from tests.support.wire import Wanted, fetch_body, produce_body
+from tests.support.wire import Wanted
 
 
 @pytest.fixture
@@ -27,10 +26,10 @@ def test_a_deleted_partition_is_free_at_once_without_a_search_for_circles(tmp_pa
     broker = Harness(tmp_path)
     broker.create("clicks", 2, cleanup_policy="compact")
     keyed = batch(b"v", producer_id=5, producer_epoch=0, base_sequence=0)
-    broker.bytes_of(broker.dispatch(ApiKey.PRODUCE, 9, produce_body({("clicks", 0): keyed})))
+    broker.produce(keyed)
     broker.flush()
-    broker.bytes_of(broker.dispatch(ApiKey.FETCH, 12, fetch_body(Wanted(topic="clicks"))))
-    broker.dispatch(ApiKey.FETCH, 12, fetch_body(Wanted(topic="clicks", offset=1), wait_ms=1000))
+    broker.bytes_of(broker.fetch(Wanted(topic="clicks")))
+    broker.fetch(Wanted(topic="clicks", offset=1), wait_ms=1000)
     for _ in range(3):
         broker.settle(after_ms=60_000)
     partitions = [broker.engine.partitions.get("clicks", index) for index in range(2)]
@@ -46,7 +45,7 @@ def test_what_recovery_has_cut_off_is_logged_and_why_a_log_is_offline(tmp_path: 
     broker = Harness(tmp_path / "data")
     broker.create("clicks", 2)
     for index in (0, 1):
-        broker.dispatch(ApiKey.PRODUCE, 9, produce_body({("clicks", index): batch(b"v")}))
+        broker.produce(batch(b"v"), index=index)
     broker.flush()
     broker.engine._checkpoint()
     broker.settle()
@@ -68,8 +67,7 @@ def test_topics_records_offsets_and_producers_survive_a_restart(tmp_path: Path) 
         directory = tmp_path / str(crash)
         broker = Harness(directory)
         created = broker.create("clicks", 1, retention_ms="-1")
-        raw = batch(b"a", b"b", producer_id=7, producer_epoch=0, base_sequence=0)
-        broker.dispatch(ApiKey.PRODUCE, 9, produce_body({("clicks", 0): raw}))
+        broker.produce(batch(b"a", b"b", producer_id=7, producer_epoch=0, base_sequence=0))
         assert Client(broker).commit(2) == 0
         broker.settle()
         if crash:
@@ -80,8 +78,7 @@ def test_topics_records_offsets_and_producers_survive_a_restart(tmp_path: Path) 
         assert again.engine.partitions.registry.get("clicks").topic_id == created.topic_id
         assert again.engine.partitions.get("clicks", 0).end_offset == 2
         assert Client(again).committed() == 2
-        repeated = batch(b"a", b"b", producer_id=7, producer_epoch=0, base_sequence=0)
-        again.dispatch(ApiKey.PRODUCE, 9, produce_body({("clicks", 0): repeated}))
+        again.produce(batch(b"a", b"b", producer_id=7, producer_epoch=0, base_sequence=0))
         assert again.engine.partitions.get("clicks", 0).end_offset == 2
         again.close()
 
@@ -90,7 +87,7 @@ def test_topics_records_offsets_and_producers_survive_a_restart(tmp_path: Path) 
 def test_a_directory_that_no_topic_owns_is_set_aside_not_adopted(tmp_path: Path, is_running: bool) -> None:
     broker = Harness(tmp_path)
     broker.create("clicks")
-    broker.dispatch(ApiKey.PRODUCE, 9, produce_body({("clicks", 0): batch(b"old")}))
+    broker.produce(batch(b"old"))
     broker.settle()
     registry = broker.engine.partitions.registry
     registry.forget(registry.get("clicks"))  # as if the row was removed by hand, or the directory copied from another broker

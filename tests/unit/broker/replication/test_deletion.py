@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from broker.api.handler import Pending
 from broker.log.high_watermark import ReplicatedHighWatermark
 from broker.protocol.api import ApiKey, ErrorCode
-from broker.protocol.codec import request_class, response_class
+from broker.protocol.codec import request_class
 from broker.protocol.replica_fetch import ReplicaPartition
 from tests.support.engine import Harness
 from tests.support.leading import waiting, wants
@@ -54,17 +53,15 @@ class Deleting:
     def delete(self, offset: int) -> Pending:
         row = request_class(ApiKey.DELETE_RECORDS).DeleteRecordsTopic
         part = row.DeleteRecordsPartition(partition_index=0, offset=offset)
-        message = request_class(ApiKey.DELETE_RECORDS)(topics=[row(name="clicks", partitions=[part])], timeout_ms=TIMEOUT_MS)
-        answer = self.broker.dispatch(ApiKey.DELETE_RECORDS, 2, bytes(message.encode(version=2)))
+        topics = [row(name="clicks", partitions=[part])]
+        answer = self.broker.begin(ApiKey.DELETE_RECORDS, 2, topics=topics, timeout_ms=TIMEOUT_MS)
         assert isinstance(answer, Pending)
         self.turn()
         return answer
 
     def result(self, answer: Pending) -> tuple[int, int]:
         """Low watermark and error code."""
-        response: Any = response_class(ApiKey.DELETE_RECORDS).decode(self.broker.bytes_of(answer), version=2)
-        (topic,) = response.topics
-        (row,) = topic.partitions
+        ((row,),) = [topic.partitions for topic in self.broker.read(answer, ApiKey.DELETE_RECORDS, 2).topics]
         return row.low_watermark, row.error_code
 
 
