@@ -81,6 +81,28 @@ class FailingDisk(FileSystem):
             raise OSError(number, f"injected failure of {name}")
 
 
+class CountingDisk(FileSystem):
+    """Notes how many buffers each write has, how many bytes each read, and the suffixes of files that are read whole."""
+
+    def __init__(self) -> None:
+        self.writes: list[int] = []
+        self.reads: list[int] = []
+        self.whole: list[str] = []
+
+    def write_some(self, file: OpenFile, buffers: Sequence[Buffer], position: int) -> int:
+        self.writes.append(len(buffers))
+        return super().write_some(file, buffers, position)
+
+    def read_at(self, file: OpenFile, length: int, position: int) -> bytes:
+        data = super().read_at(file, length, position)
+        self.reads.append(len(data))
+        return data
+
+    def read_bytes(self, path: Path) -> bytes:
+        self.whole.append(path.suffix)
+        return super().read_bytes(path)
+
+
 def open_log(
     directory: Path,
     *,

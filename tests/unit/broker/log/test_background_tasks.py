@@ -15,29 +15,25 @@ from tests.support.manual_clock import ManualClock
 STEPS_PER_SLICE = int(SLICE_SECONDS * 1000)
 
 
-@pytest.fixture
-def clock() -> ManualClock:
-    return ManualClock()
+class Scene:
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        self.thread_pool = ManualThreadPool()
+        self.tasks = BackgroundTasks(self.thread_pool.store, self.clock, Health())
+
+    def turn(self) -> None:
+        self.thread_pool.drain()
+        if self.tasks.due <= self.clock.monotonic():
+            self.tasks.work(self.clock.monotonic())
 
 
 @pytest.fixture
-def thread_pool() -> ManualThreadPool:
-    return ManualThreadPool()
-
-
-@pytest.fixture
-def tasks(clock: ManualClock, thread_pool: ManualThreadPool) -> BackgroundTasks:
-    return BackgroundTasks(thread_pool.store, clock, Health())
+def scene() -> Scene:
+    return Scene()
 
 
 def unexpected() -> None:
     pytest.fail("no task failed")
-
-
-def turn(tasks: BackgroundTasks, thread_pool: ManualThreadPool, clock: ManualClock) -> None:
-    thread_pool.drain()
-    if tasks.due <= clock.monotonic():
-        tasks.work(clock.monotonic())
 
 
 def count_to(count: int, done: list[int], clock: ManualClock) -> Steps:
@@ -47,29 +43,25 @@ def count_to(count: int, done: list[int], clock: ManualClock) -> Steps:
         yield None
 
 
-def test_a_short_task_is_done_when_it_was_begun(tasks: BackgroundTasks, clock: ManualClock) -> None:
+def test_a_short_task_is_done_when_it_was_begun(scene: Scene) -> None:
     done: list[int] = []
-    tasks.begin(count_to(2, done, clock), unexpected)
-    assert (done, len(tasks), tasks.due) == ([0, 1], 0, float("inf"))
+    scene.tasks.begin(count_to(2, done, scene.clock), unexpected)
+    assert (done, len(scene.tasks), scene.tasks.due) == ([0, 1], 0, float("inf"))
 
 
-def test_all_tasks_together_have_one_slice_and_each_has_its_share(
-    tasks: BackgroundTasks, thread_pool: ManualThreadPool, clock: ManualClock
-) -> None:
+def test_all_tasks_together_have_one_slice_and_each_has_its_share(scene: Scene) -> None:
     first: list[int] = []
     other: list[int] = []
-    tasks.begin(count_to(30, first, clock), unexpected)
-    tasks.begin(count_to(30, other, clock), unexpected)
-    while len(tasks):
+    scene.tasks.begin(count_to(30, first, scene.clock), unexpected)
+    scene.tasks.begin(count_to(30, other, scene.clock), unexpected)
+    while len(scene.tasks):
         before = len(first) + len(other)
-        turn(tasks, thread_pool, clock)
+        scene.turn()
         assert len(first) + len(other) <= before + STEPS_PER_SLICE + 1
         assert abs(len(first) - len(other)) <= 2 * STEPS_PER_SLICE
 
 
-def test_a_job_runs_beside_the_loop_and_the_task_goes_on_with_its_result(
-    tasks: BackgroundTasks, thread_pool: ManualThreadPool, clock: ManualClock
-) -> None:
+def test_a_job_runs_beside_the_loop_and_the_task_goes_on_with_its_result(scene: Scene) -> None:
     results: list[Any] = []
 
     def steps() -> Steps:
@@ -79,32 +71,30 @@ def test_a_job_runs_beside_the_loop_and_the_task_goes_on_with_its_result(
         except ZeroDivisionError as error:
             results.append(str(error))
 
-    tasks.begin(steps(), unexpected)
+    scene.tasks.begin(steps(), unexpected)
     assert results == []
-    while len(tasks):
-        thread_pool.run()
-        turn(tasks, thread_pool, clock)
+    while len(scene.tasks):
+        scene.thread_pool.run()
+        scene.turn()
     assert results == [7, "division by zero"]
 
 
-def test_a_task_waits_for_what_is_told_later(tasks: BackgroundTasks, thread_pool: ManualThreadPool, clock: ManualClock) -> None:
+def test_a_task_waits_for_what_is_told_later(scene: Scene) -> None:
     callbacks: list[Callable[[Any, BaseException | None], None]] = []
     results: list[Any] = []
 
     def steps() -> Steps:
         results.append((yield Until(callbacks.append)))
 
-    tasks.begin(steps(), unexpected)
-    turn(tasks, thread_pool, clock)
+    scene.tasks.begin(steps(), unexpected)
+    scene.turn()
     assert results == []
     callbacks[0]("at last", None)
-    turn(tasks, thread_pool, clock)
-    assert (results, len(tasks)) == (["at last"], 0)
+    scene.turn()
+    assert (results, len(scene.tasks)) == (["at last"], 0)
 
 
-def test_those_in_the_queue_run_one_after_the_other(
-    tasks: BackgroundTasks, thread_pool: ManualThreadPool, clock: ManualClock
-) -> None:
+def test_those_in_the_queue_run_one_after_the_other(scene: Scene) -> None:
     order: list[str] = []
 
     def steps(name: str) -> Steps:
@@ -113,19 +103,17 @@ def test_those_in_the_queue_run_one_after_the_other(
         order.append(f"{name} ends")
 
     for name in "abc":
-        tasks.enqueue(steps(name), unexpected)
-    tasks.begin(steps("beside"), unexpected)
-    while len(tasks):
-        thread_pool.run()
-        turn(tasks, thread_pool, clock)
+        scene.tasks.enqueue(steps(name), unexpected)
+    scene.tasks.begin(steps("beside"), unexpected)
+    while len(scene.tasks):
+        scene.thread_pool.run()
+        scene.turn()
     queued = [step for step in order if not step.startswith("beside")]
     assert queued == [f"{name} {what}" for name in "abc" for what in ("begins", "ends")]
     assert order.index("beside begins") == 1, "what changes no topic does not wait for what does"
 
 
-def test_thousands_in_the_queue_that_are_done_at_once_need_no_stack(
-    tasks: BackgroundTasks, thread_pool: ManualThreadPool, clock: ManualClock
-) -> None:
+def test_thousands_in_the_queue_that_are_done_at_once_need_no_stack(scene: Scene) -> None:
     done: list[int] = []
 
     def slow() -> Steps:
@@ -135,18 +123,16 @@ def test_thousands_in_the_queue_that_are_done_at_once_need_no_stack(
         done.append(number)
         yield None
 
-    tasks.enqueue(slow(), unexpected)
+    scene.tasks.enqueue(slow(), unexpected)
     for number in range(5_000):
-        tasks.enqueue(quick(number), unexpected)
-    thread_pool.run()
-    while len(tasks):
-        turn(tasks, thread_pool, clock)
+        scene.tasks.enqueue(quick(number), unexpected)
+    scene.thread_pool.run()
+    while len(scene.tasks):
+        scene.turn()
     assert done == list(range(5_000))
 
 
-def test_one_that_raises_is_told_and_the_queue_goes_on(
-    tasks: BackgroundTasks, thread_pool: ManualThreadPool, clock: ManualClock
-) -> None:
+def test_one_that_raises_is_told_and_the_queue_goes_on(scene: Scene) -> None:
     failed: list[str] = []
     done: list[int] = []
 
@@ -154,30 +140,28 @@ def test_one_that_raises_is_told_and_the_queue_goes_on(
         yield None
         raise ZeroDivisionError
 
-    tasks.enqueue(steps(), lambda: failed.append("first"))
-    tasks.enqueue(count_to(1, done, clock), unexpected)
-    while len(tasks):
-        turn(tasks, thread_pool, clock)
+    scene.tasks.enqueue(steps(), lambda: failed.append("first"))
+    scene.tasks.enqueue(count_to(1, done, scene.clock), unexpected)
+    while len(scene.tasks):
+        scene.turn()
     assert (failed, done) == (["first"], [0])
 
 
-def test_at_the_stop_all_come_to_their_ends_without_threads(tasks: BackgroundTasks, thread_pool: ManualThreadPool) -> None:
+def test_at_the_stop_all_come_to_their_ends_without_threads(scene: Scene) -> None:
     done: list[str] = []
 
     def steps() -> Steps:
         for _ in range(3):
             done.append((yield lambda: "written"))
 
-    tasks.enqueue(steps(), unexpected)
-    tasks.enqueue(steps(), unexpected)
-    thread_pool.close()
-    tasks.finish()
-    assert (done, len(tasks)) == (["written"] * 6, 0)
+    scene.tasks.enqueue(steps(), unexpected)
+    scene.tasks.enqueue(steps(), unexpected)
+    scene.thread_pool.close()
+    scene.tasks.finish()
+    assert (done, len(scene.tasks)) == (["written"] * 6, 0)
 
 
-def test_what_cannot_be_waited_for_is_the_tasks_error(
-    tasks: BackgroundTasks, thread_pool: ManualThreadPool, clock: ManualClock
-) -> None:
+def test_what_cannot_be_waited_for_is_the_tasks_error(scene: Scene) -> None:
     failed: list[str] = []
 
     def begin(go_on: object) -> None:
@@ -186,6 +170,6 @@ def test_what_cannot_be_waited_for_is_the_tasks_error(
     def steps() -> Steps:
         yield Until(begin)
 
-    tasks.enqueue(steps(), lambda: failed.append("told"))
-    turn(tasks, thread_pool, clock)
-    assert (failed, len(tasks)) == (["told"], 0)
+    scene.tasks.enqueue(steps(), lambda: failed.append("told"))
+    scene.turn()
+    assert (failed, len(scene.tasks)) == (["told"], 0)

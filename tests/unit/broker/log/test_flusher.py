@@ -71,10 +71,16 @@ def write(broker: Harness, partition: Partition) -> None:
     broker.engine.context.flusher.appended(partition, len(raw))
 
 
-def test_who_waits_is_told_when_his_offset_is_flushed_and_not_before(broker: Harness, partition: Partition) -> None:
+def write_and_wait(broker: Harness, partition: Partition) -> list[StorageError | None]:
+    """Append a record. What whoever waits for it is told, once that has happened."""
     outcomes: list[StorageError | None] = []
     write(broker, partition)
-    broker.engine.context.high_watermark.when_visible(partition, 1, outcomes.append)
+    broker.engine.context.high_watermark.when_visible(partition, partition.end_offset, outcomes.append)
+    return outcomes
+
+
+def test_who_waits_is_told_when_his_offset_is_flushed_and_not_before(broker: Harness, partition: Partition) -> None:
+    outcomes = write_and_wait(broker, partition)
     broker.turn()
     assert outcomes == []
     broker.settle()
@@ -82,63 +88,48 @@ def test_who_waits_is_told_when_his_offset_is_flushed_and_not_before(broker: Har
 
 
 def test_a_waiter_beyond_the_flush_in_flight_gets_the_next_one(broker: Harness, partition: Partition) -> None:
-    answered: list[int] = []
-    write(broker, partition)
-    broker.engine.context.high_watermark.when_visible(partition, 1, lambda error: answered.append(1))
+    first = write_and_wait(broker, partition)
     broker.turn()
-    write(broker, partition)
-    broker.engine.context.high_watermark.when_visible(partition, 2, lambda error: answered.append(2))
+    second = write_and_wait(broker, partition)
     broker.thread_pool.run()
     broker.turn()
-    assert answered == [1]
+    assert (first, second) == ([None], [])
     broker.settle(after_ms=1)
-    assert answered == [1, 2]
-
-
-def waiting(broker: Harness, partition: Partition, answered: list[int]) -> None:
-    """Append another record, and a callback that waits for it."""
-    write(broker, partition)
-    offset = partition.end_offset
-    broker.engine.context.high_watermark.when_visible(partition, offset, lambda error: answered.append(offset))
+    assert (first, second) == ([None], [None])
 
 
 def test_those_who_were_answered_together_are_waited_for_and_flushed_together(broker: Harness, partition: Partition) -> None:
-    answered: list[int] = []
-    for _ in range(3):
-        waiting(broker, partition, answered)
+    outcomes = [write_and_wait(broker, partition) for _ in range(3)]
     broker.settle()
     for _ in range(2):
-        waiting(broker, partition, answered)
+        outcomes.append(write_and_wait(broker, partition))
         broker.turn()
         assert not broker.thread_pool.jobs
-    waiting(broker, partition, answered)
+    outcomes.append(write_and_wait(broker, partition))
     broker.turn()
     assert len(broker.thread_pool.jobs) == 1
     broker.settle()
-    assert answered == [1, 2, 3, 4, 5, 6]
+    assert outcomes == [[None]] * 6
 
 
 def test_who_does_not_come_back_is_waited_for_a_moment_only(broker: Harness, partition: Partition) -> None:
-    flusher, answered = broker.engine.context.flusher, list[int]()
-    for _ in range(3):
-        waiting(broker, partition, answered)
+    outcomes = [write_and_wait(broker, partition) for _ in range(3)]
     broker.settle()
-    waiting(broker, partition, answered)
+    outcomes.append(write_and_wait(broker, partition))
     broker.turn()
     assert not broker.thread_pool.jobs
-    assert flusher.next_deadline() == broker.clock.monotonic() + GATHER_SECONDS
+    assert broker.engine.context.flusher.next_deadline() == broker.clock.monotonic() + GATHER_SECONDS
     broker.settle(after_ms=1)
-    assert answered == [1, 2, 3, 4]
+    assert outcomes == [[None]] * 4
 
 
 def test_a_producer_alone_never_waits_for_others(broker: Harness, partition: Partition) -> None:
-    answered: list[int] = []
     for _ in range(3):
-        waiting(broker, partition, answered)
+        outcomes = write_and_wait(broker, partition)
         broker.turn()
         assert len(broker.thread_pool.jobs) == 1
         broker.settle()
-    assert answered == [1, 2, 3]
+        assert outcomes == [None]
 
 
 def test_an_interval_that_is_lowered_applies_to_what_was_written_before(broker: Harness) -> None:
@@ -187,9 +178,7 @@ def test_a_loop_sleeps_while_a_flush_takes_longer_than_the_interval_of_what_is_w
 def test_a_failed_flush_tells_its_waiters_and_takes_the_partition_offline(
     broker: Harness, partition: Partition, disk: Disk
 ) -> None:
-    outcomes: list[StorageError | None] = []
-    write(broker, partition)
-    broker.engine.context.high_watermark.when_visible(partition, 1, outcomes.append)
+    outcomes = write_and_wait(broker, partition)
     disk.failing = True
     broker.settle()
     assert len(outcomes) == 1
@@ -200,10 +189,8 @@ def test_a_failed_flush_tells_its_waiters_and_takes_the_partition_offline(
 
 
 def test_a_partition_deleted_during_its_flush_is_forgotten(broker: Harness, partition: Partition) -> None:
-    outcomes: list[StorageError | None] = []
-    write(broker, partition)
+    outcomes = write_and_wait(broker, partition)
     broker.thread_pool.flushes_wait = True
-    broker.engine.context.high_watermark.when_visible(partition, 1, outcomes.append)
     broker.turn()
     assert broker.delete("clicks").error_code == 0
     broker.settle()
@@ -252,25 +239,15 @@ def test_a_flush_that_fails_by_a_defect_takes_its_partition_offline_and_no_other
 ) -> None:
     broker.create("views")
     other = broker.engine.partitions.get("views", 0)
-    answered: list[tuple[str, object]] = []
     if step == "thread_pool.flush":
         real = broker.thread_pool.flush
-        monkeypatch.setattr(
-            broker.thread_pool,
-            "flush",
-            lambda ticket, outcome: real(ticket, outcome) if ticket.active in other.log.segments else defect(),
-        )
+        failing = lambda ticket, outcome: real(ticket, outcome) if ticket.active in other.log.segments else defect()  # noqa: E731
+        monkeypatch.setattr(broker.thread_pool, "flush", failing)
     else:
         monkeypatch.setattr(partition.log, step, defect)
-    for written in (partition, other):
-        write(broker, written)
-        broker.engine.context.high_watermark.when_visible(
-            written,
-            1,
-            lambda error, name=written.name: answered.append((name, type(error))),  # type: ignore[misc]
-        )
+    failed, told = write_and_wait(broker, partition), write_and_wait(broker, other)
     broker.settle()
-    assert dict(answered) == {"clicks-0": StorageError, "views-0": type(None)}
+    assert ([type(error) for error in failed], told) == ([StorageError], [None])
     defects.clear()
     assert "a defect" in partition.log.offline_reason
     assert partition.visible_offset == 0
@@ -278,9 +255,7 @@ def test_a_flush_that_fails_by_a_defect_takes_its_partition_offline_and_no_other
 
 
 def test_who_waits_is_told_when_the_log_goes_offline_while_its_flush_runs(broker: Harness, partition: Partition) -> None:
-    outcomes: list[StorageError | None] = []
-    write(broker, partition)
-    broker.engine.context.high_watermark.when_visible(partition, 1, outcomes.append)
+    outcomes = write_and_wait(broker, partition)
     broker.turn()
     partition.log.go_offline("the write after it could not be taken back")
     broker.settle()
@@ -291,9 +266,8 @@ def test_a_deleted_partition_is_let_go_at_once_however_long_its_interval(tmp_pat
     broker = Harness(tmp_path)
     broker.create("clicks", flush_ms=str(1 << 60))
     partition = broker.engine.partitions.get("clicks", 0)
-    answered: list[int] = []
-    waiting(broker, partition, answered)
-    waiting(broker, partition, answered)
+    for _ in range(2):
+        write_and_wait(broker, partition)
     broker.settle()
     write(broker, partition)
     gone = weakref.ref(partition)
@@ -326,10 +300,8 @@ def test_a_flush_for_which_no_descriptor_is_left_is_made_later_and_nothing_goes_
     broker: Harness, partition: Partition, disk: Disk
 ) -> None:
     """The first flush of a log also syncs its directory, which has to be opened for that."""
-    outcomes: list[StorageError | None] = []
-    write(broker, partition)
+    outcomes = write_and_wait(broker, partition)
     disk.opens_nothing, disk.synced_directories = True, []
-    broker.engine.context.high_watermark.when_visible(partition, 1, outcomes.append)
     broker.settle()
     assert (outcomes, partition.log.offline_reason, partition.visible_offset) == ([], "", 0)
     write(broker, partition)
@@ -474,10 +446,7 @@ def test_indexes_that_cannot_be_saved_fail_no_flush_and_are_saved_by_the_next(tm
     disk.failing = set()
     append(log, plain_batch())
     flush(log)
-    assert [path.name for path in files_with(tmp_path, ".indexnote")] == [
-        "00000000000000000000.indexnote",
-        "00000000000000000001.indexnote",
-    ]
+    assert [path.stem for path in files_with(tmp_path, ".indexnote")] == ["00000000000000000000", "00000000000000000001"]
 
 
 def test_a_new_log_syncs_its_directory_with_its_first_flush_and_not_before(tmp_path: Path) -> None:

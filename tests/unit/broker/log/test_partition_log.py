@@ -2,12 +2,12 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from broker.disk.filesystem import FileSystem, OpenFile
+from broker.disk.filesystem import FileSystem
 from broker.errors import OffsetOutOfRange, StorageError
 from broker.log.leader_epochs import LEADER_EPOCHS
 from broker.log.log_retention import apply_retention
@@ -18,6 +18,7 @@ from broker.protocol.records import read_records
 from broker.protocol.validation import split_replicated
 from tests.support.batches import NOW_MS, plain_batch, stamped
 from tests.support.logs import (
+    CountingDisk,
     FailingDisk,
     append,
     append_each,
@@ -33,38 +34,26 @@ from tests.support.manual_clock import ManualClock
 
 
 def test_one_append_is_one_write_call(tmp_path: Path) -> None:
-    class Counting(FailingDisk):
-        writes = 0
-
-        def write_some(self, *arguments: object) -> int:  # type: ignore[override]
-            Counting.writes += 1
-            return super().write_some(*arguments)  # type: ignore[arg-type]
-
-    log = open_log(tmp_path, filesystem=Counting())
+    disk = CountingDisk()
+    log = open_log(tmp_path, filesystem=disk)
     append(log, plain_batch())  # the first batch of an epoch also writes the epoch
-    Counting.writes = 0
+    disk.writes.clear()
     append(log, *[plain_batch() for _ in range(50)])
-    assert Counting.writes == 1
+    assert len(disk.writes) == 1
 
 
 def test_readers_that_keep_up_cost_no_look_into_the_files(tmp_path: Path) -> None:
-    class Counting(FailingDisk):
-        reads = 0
-
-        def read_at(self, *arguments: object) -> bytes:  # type: ignore[override]
-            Counting.reads += 1
-            return super().read_at(*arguments)  # type: ignore[arg-type]
-
-    log = open_log(tmp_path, filesystem=Counting())
+    disk = CountingDisk()
+    log = open_log(tmp_path, filesystem=disk)
     append(log, plain_batch(5))
     for _ in range(2):
         log.locate(0, 1 << 20, upto_offset=5).release()
-    Counting.reads = 0
+    disk.reads.clear()
     for offset in range(5, 500, 5):
         append(log, batch := plain_batch(5))
         pieces = [log.locate(offset, 1 << 20, upto_offset=log.end_offset) for _ in range(2)]
         assert [piece.length for piece in pieces] == [len(batch)] * 2
-    assert Counting.reads == 0
+    assert disk.reads == []
 
 
 @pytest.mark.parametrize("offset", [-1, 4, 21, 2**62])
@@ -266,18 +255,8 @@ def stored(log: PartitionLog) -> bytes:
     return b"".join(log.batches_from(log.log_start_offset))
 
 
-class CountingWrites(FailingDisk):
-    def __init__(self) -> None:
-        super().__init__()
-        self.writes: list[int] = []
-
-    def write_some(self, file: OpenFile, buffers: Sequence[Buffer], position: int) -> int:
-        self.writes.append(len(buffers))
-        return super().write_some(file, buffers, position)
-
-
 def test_a_leaders_bytes_are_stored_unchanged_in_one_write(tmp_path: Path) -> None:
-    disk = CountingWrites()
+    disk = CountingDisk()
     log = open_log(tmp_path, filesystem=disk, is_replica=True)
     view = sent((0, 3), (5, 3), (10, 4))
     take(log, view)

@@ -6,7 +6,6 @@ from uuid import UUID
 
 import pytest
 
-from broker.disk.filesystem import FileSystem, OpenFile
 from broker.errors import OutOfOrderSequence
 from broker.log.background_tasks import Steps
 from broker.log.log_retention import apply_retention
@@ -15,7 +14,7 @@ from broker.log.producer_snapshots import ENCODED_AT_ONCE_MAX, decode_producers,
 from broker.log.producer_state import ProducerState, ProducerStates
 from broker.protocol.batch import read_header
 from tests.support.batches import NOW_MS, plain_batch, produced, validated
-from tests.support.logs import FailingDisk, files_with, flush, open_log, truncate
+from tests.support.logs import CountingDisk, FailingDisk, files_with, flush, open_log, truncate
 
 TOPIC_ID = UUID(int=1)
 BATCH_BYTES = len(produced(7, 0))
@@ -38,24 +37,13 @@ def send_all(partition: Partition, producer_id: int, sequences: range) -> None:
         send(partition, producer_id, sequence)
 
 
-class CountingDisk(FileSystem):
-    """Counts the bytes read from logs."""
-
-    read_bytes_count = 0
-
-    def read_at(self, file: OpenFile, length: int, position: int) -> bytes:
-        data = super().read_at(file, length, position)
-        self.read_bytes_count += len(data)
-        return data
-
-
 def test_a_start_reads_only_what_is_behind_the_snapshot(tmp_path: Path) -> None:
     partition = open_partition(tmp_path, segment_bytes=100 * BATCH_BYTES)
     send_all(partition, 7, range(250))
     partition.close()
     disk = CountingDisk()
     again = open_partition(tmp_path, clean=True, filesystem=disk, segment_bytes=100 * BATCH_BYTES)
-    assert disk.read_bytes_count <= 100 * BATCH_BYTES, "half of the active segment, twice: its first batch, and that it is whole"
+    assert sum(disk.reads) <= 100 * BATCH_BYTES, "half of the active segment, twice: its first batch, and that it is whole"
     assert send(again, 7, 249) == 249
     assert send(again, 7, 250) == 250
 

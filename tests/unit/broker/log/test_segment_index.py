@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from broker.disk.filesystem import FileSystem, OpenFile
+from broker.disk.filesystem import FileSystem
 from broker.log.partition_log import PartitionLog
 from broker.log.segment import Segment
 from broker.log.segment_index import BLOCK_ENTRIES, OffsetIndex, StoredIndex, TimeIndex
 from broker.protocol.batch_builder import build_batch
 from tests.support.batches import records_at
-from tests.support.logs import append, files_with, flush, open_log
+from tests.support.logs import CountingDisk, append, files_with, flush, open_log
 
 
 def test_entries_have_the_bytes_that_apache_kafka_writes() -> None:
@@ -70,23 +70,6 @@ COUNTS = [0, 1, 2, BLOCK_ENTRIES - 1, BLOCK_ENTRIES, BLOCK_ENTRIES + 1, 3 * BLOC
 RECORDS = 900
 
 
-class CountingDisk(FileSystem):
-    """Counts what is read from index files."""
-
-    def __init__(self) -> None:
-        self.whole: list[str] = []
-        self.read_bytes_of_indexes = 0
-
-    def read_bytes(self, path: Path) -> bytes:
-        self.whole.append(path.suffix)
-        return super().read_bytes(path)
-
-    def read_at(self, file: OpenFile, length: int, position: int) -> bytes:
-        data = super().read_at(file, length, position)
-        self.read_bytes_of_indexes += len(data) if "index" in file.path.suffix else 0
-        return data
-
-
 def filled(kind: type[OffsetIndex] | type[TimeIndex], count: int) -> OffsetIndex | TimeIndex:
     """Keys with gaps of 1 to 9."""
     chance, index, key = random.Random(count), kind(), 5
@@ -120,10 +103,10 @@ def test_an_index_of_a_megabyte_is_read_in_part(tmp_path: Path) -> None:
     stored = StoredIndex(disk, path, loaded)
     middle = loaded.entry(1 << 16)[0]
     assert stored.floor(middle) == loaded.floor(middle)
-    first = disk.read_bytes_of_indexes
-    assert first < len(loaded.data) / 200
+    reads = list(disk.reads)
+    assert sum(reads) < len(loaded.data) / 200
     assert stored.floor(middle + 1) == loaded.floor(middle + 1)
-    assert disk.read_bytes_of_indexes == first, "the next place is in the block that was read"
+    assert disk.reads == reads, "the next place is in the block that was read"
 
 
 def log_on(disk: FileSystem, path: Path) -> PartitionLog:

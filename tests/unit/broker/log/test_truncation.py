@@ -50,6 +50,20 @@ def offsets(log: PartitionLog) -> list[int]:
     return [record.offset for record in read_all(log)]
 
 
+def append_replica(log: PartitionLog, offset: int, epoch: int, batch: bytearray) -> None:
+    view, header = stamped(batch, offset, epoch)
+    log.append_replica(view, [header])
+
+
+def fail_to_truncate(log: PartitionLog, disk: FailingDisk, offset: int, call: str) -> None:
+    ticket = log.begin_truncation(offset)
+    disk.failing = {call}
+    with pytest.raises(StorageError) as failure:
+        ticket.run()
+    log.fail_truncation(ticket, failure.value)
+    disk.failing = set()
+
+
 def flushed(directory: Path, batches: int, **config: object) -> PartitionLog:
     log = open_log(directory, **config)  # type: ignore[arg-type]
     write(log, batches)
@@ -76,8 +90,7 @@ def test_an_answer_on_its_way_never_goes_on_with_what_is_written_after_the_cut(t
     pieces = [log.locate(offset, 1 << 20, upto_offset=20) for offset in (0, 5, 10, 15)]
     before = [left_in(piece) for piece in pieces]
     truncate(log, 10)
-    view, header = stamped(plain_batch(5, value=b"other"), 10, 1)
-    log.append_replica(view, [header])
+    append_replica(log, 10, 1, plain_batch(5, value=b"other"))
     for piece, old in zip(pieces, before, strict=True):
         assert old.startswith(left_in(piece)), "what is left of the old bytes, and then the end, which closes the connection"
 
@@ -123,8 +136,7 @@ def test_a_log_that_begins_anew_is_empty_there_and_knows_no_epoch(tmp_path: Path
     assert (log.log_start_offset, log.end_offset, log.flushed_offset) == (100, 100, 100)
     assert log.end_of_epoch(0) == (0, 100)
     assert segments_in(tmp_path) == [100]
-    view, header = stamped(plain_batch(5), 100, 7)
-    log.append_replica(view, [header])
+    append_replica(log, 100, 7, plain_batch(5))
     assert (offsets(log), log.epochs.written.entries) == ([100, 101, 102, 103, 104], [(7, 100)])
     truncate(log, 3, resets=True)
     assert (log.log_start_offset, log.end_offset) == (3, 3)
@@ -259,12 +271,7 @@ def test_a_disk_that_refuses_before_anything_is_cut_leaves_the_log_as_it_was(tmp
     log = open_log(tmp_path, filesystem=disk, **SMALL)
     write(log, 4)
     flush(log)
-    ticket = log.begin_truncation(10)
-    disk.failing = {call}
-    with pytest.raises(StorageError) as failure:
-        ticket.run()
-    log.fail_truncation(ticket, failure.value)
-    disk.failing = set()
+    fail_to_truncate(log, disk, 10, call)
     assert (log.offline_reason, log.end_offset) == ("", 20)
     assert offsets(log) == list(range(20))
     truncate(log, 10)
@@ -277,11 +284,7 @@ def test_a_disk_that_refuses_in_the_middle_takes_the_log_offline_until_the_next_
     log = open_log(tmp_path, filesystem=disk, segment_bytes=400)
     write(log, 9)
     flush(log)
-    ticket = log.begin_truncation(5)
-    disk.failing = {call}
-    with pytest.raises(StorageError) as failure:
-        ticket.run()
-    log.fail_truncation(ticket, failure.value)
+    fail_to_truncate(log, disk, 5, call)
     assert "cannot truncate" in log.offline_reason
     again = open_log(tmp_path, recovery_point=45)
     assert again.offline_reason == ""
@@ -334,8 +337,7 @@ def test_what_consumers_may_not_see_is_neither_deleted_nor_compacted(tmp_path: P
 def test_compaction_keeps_the_batch_with_which_a_leader_epoch_began(tmp_path: Path) -> None:
     log = open_log(tmp_path, cleanup_policy="compact", min_cleanable_dirty_ratio=0.0)
     for epoch, offset in ((0, 0), (2, 1), (2, 2), (5, 3), (5, 4)):
-        view, header = stamped(keyed(), offset, epoch)
-        log.append_replica(view, [header])
+        append_replica(log, offset, epoch, keyed())
     log.roll()
     flush(log)
     compact(log)
