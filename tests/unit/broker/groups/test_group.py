@@ -203,11 +203,16 @@ def test_an_empty_group_may_change_its_protocol_type(group: GroupUnderTest) -> N
 # -- assignments -----------------------------------------------------------------------------------------------------------------
 
 
-def test_members_wait_for_the_leaders_assignments(group: GroupUnderTest) -> None:
+def rejoined(group: GroupUnderTest) -> tuple[JoinAnswer, JoinAnswer]:
+    """The leader and the other member of a generation that waits for its assignments."""
     first, second = group.stable(2)
     group.join("a2", first.member_id)
     group.join("b2", second.member_id)
-    leader, follower = group.answered["a2"], group.answered["b2"]
+    return group.answered["a2"], group.answered["b2"]
+
+
+def test_members_wait_for_the_leaders_assignments(group: GroupUnderTest) -> None:
+    leader, follower = rejoined(group)
     assert group.sync("b", follower) is None
     assert group.sync("a", leader, {leader.member_id: b"0,1"}).assignment == b"0,1"
     assert group.answered["b"].assignment == b""  # the leader assigned it nothing
@@ -230,35 +235,29 @@ def test_a_sync_is_refused_with_what_is_wrong(group: GroupUnderTest) -> None:
 
 
 def test_a_rebalance_ends_the_wait_for_assignments(group: GroupUnderTest) -> None:
-    first, second = group.stable(2)
-    group.join("a2", first.member_id)
-    group.join("b2", second.member_id)
-    assert group.sync("b", group.answered["b2"]) is None
+    _, follower = rejoined(group)
+    assert group.sync("b", follower) is None
     group.join("c")
     assert isinstance(group.answered["b"], RebalanceInProgress)
 
 
 def test_a_leader_that_dies_before_it_assigns_is_replaced(group: GroupUnderTest) -> None:
-    first, second = group.stable(2)
-    group.join("a2", first.member_id)
-    group.join("b2", second.member_id)
-    assert group.sync("b", group.answered["b2"]) is None
+    _, follower = rejoined(group)
+    assert group.sync("b", follower) is None
     group.wait_ms(SESSION_MS)
     assert isinstance(group.answered["b"], RebalanceInProgress)
-    assert group.join("b3", second.member_id).leader_id == second.member_id
+    assert group.join("b3", follower.member_id).leader_id == follower.member_id
 
 
 def test_a_leader_that_lives_but_never_assigns_is_out_after_the_rebalance_timeout(group: GroupUnderTest) -> None:
-    first, second = group.stable(2)
-    group.join("a2", first.member_id)
-    group.join("b2", second.member_id)
-    group.sync("b", group.answered["b2"])
+    leader, follower = rejoined(group)
+    group.sync("b", follower)
     for _ in range(REBALANCE_MS // 5_000):
-        group.heartbeat(group.answered["a2"])
+        group.heartbeat(leader)
         group.wait_ms(5_000)
     assert isinstance(group.answered["b"], RebalanceInProgress)
     with pytest.raises(UnknownMember):
-        group.heartbeat(group.answered["a2"])
+        group.heartbeat(leader)
 
 
 # -- staying, leaving, dying -----------------------------------------------------------------------------------------------------

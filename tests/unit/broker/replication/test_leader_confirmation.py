@@ -83,6 +83,11 @@ class Scene:
     def is_confirmed(self, led: LedPartition) -> bool:
         return self.confirmation.is_confirmed(led, self.timeline.now)
 
+    def ask(self, *unconfirmed: LedPartition) -> None:
+        for led in unconfirmed:
+            assert not self.is_confirmed(led)
+        self.confirmation.send()
+
     def answer(self, outcome: Outcome) -> None:
         self.store.questions[-1][1](outcome)
 
@@ -105,8 +110,7 @@ def test_a_leader_that_is_followed_asks_nobody(scene: Scene) -> None:
 
 def test_zookeeper_is_asked_at_once_and_then_once_a_second(scene: Scene) -> None:
     led = led_partition()
-    assert not scene.is_confirmed(led)
-    scene.confirmation.send()
+    scene.ask(led)
     assert scene.store.questions[0][0] == [SAME_TOPIC, Check(path=state_path("clicks", 0), version=0)]
     scene.timeline.run(0.1)
     scene.answer(COMMITTED)
@@ -114,8 +118,7 @@ def test_zookeeper_is_asked_at_once_and_then_once_a_second(scene: Scene) -> None
     assert led.confirmed_until == 103.0, "since it was sent, not since it was answered"
     scene.timeline.run(0.2)
     led.confirmed_until = led.stored_at = -inf
-    assert not scene.is_confirmed(led)
-    scene.confirmation.send()
+    scene.ask(led)
     assert len(scene.store.questions) == 1
     assert scene.confirmation.next_question == 100 + CHECK_SECONDS
     scene.timeline.run(1)
@@ -128,8 +131,7 @@ def test_zookeeper_is_asked_about_the_version_that_the_image_has_shown(scene: Sc
     led = led_partition(state=replace(STATE, version=4))
     for version in (4, 5):
         led.progress.learn(replace(STATE, version=version), (0, 1, 2), 1, 0.0)
-        assert not scene.is_confirmed(led)
-        scene.confirmation.send()
+        scene.ask(led)
         assert scene.store.questions[-1][0] == [SAME_TOPIC, Check(path=state_path("clicks", 0), version=version)]
         scene.answer(Unknown(detail="lost"))
         scene.timeline.run(CHECK_SECONDS)
@@ -137,8 +139,7 @@ def test_zookeeper_is_asked_about_the_version_that_the_image_has_shown(scene: Sc
 
 def test_zookeeper_is_asked_before_what_it_said_has_run_out(scene: Scene) -> None:
     led = led_partition()
-    assert not scene.is_confirmed(led)
-    scene.confirmation.send()
+    scene.ask(led)
     scene.answer(COMMITTED)
     scene.timeline.run(2.2)
     assert scene.is_confirmed(led)
@@ -153,9 +154,7 @@ def test_zookeeper_is_asked_before_what_it_said_has_run_out(scene: Scene) -> Non
 
 def test_one_that_is_led_elsewhere_does_not_keep_the_others_from_being_confirmed(scene: Scene) -> None:
     led = [led_partition(index) for index in range(3)]
-    for partition in led:
-        assert not scene.is_confirmed(partition)
-    scene.confirmation.send()
+    scene.ask(*led)
     scene.answer(Refused(index=2, reason=Reason.BAD_VERSION))
     paths = [operation.path for operation in scene.store.questions[-1][0]]
     assert paths == [SAME_TOPIC.path, state_path("clicks", 0), state_path("clicks", 2)]
@@ -165,8 +164,7 @@ def test_one_that_is_led_elsewhere_does_not_keep_the_others_from_being_confirmed
 
 def test_a_topic_that_was_made_again_confirms_nothing_of_the_one_before(scene: Scene) -> None:
     led = led_partition()
-    assert not scene.is_confirmed(led)
-    scene.confirmation.send()
+    scene.ask(led)
     scene.answer(Refused(index=0, reason=Reason.NO_NODE))
     assert len(scene.store.questions) == 1, "nobody else waits"
     assert not scene.is_confirmed(led)
@@ -174,8 +172,7 @@ def test_a_topic_that_was_made_again_confirms_nothing_of_the_one_before(scene: S
 
 def test_an_unknown_outcome_confirms_nothing(scene: Scene) -> None:
     led = led_partition()
-    assert not scene.is_confirmed(led)
-    scene.confirmation.send()
+    scene.ask(led)
     scene.answer(Unknown(detail="lost"))
     assert not scene.is_confirmed(led)
     scene.timeline.run(CHECK_SECONDS)
@@ -185,9 +182,7 @@ def test_an_unknown_outcome_confirms_nothing(scene: Scene) -> None:
 
 def test_many_are_asked_for_in_more_than_one_transaction(scene: Scene) -> None:
     led = [led_partition(index) for index in range(STATES_MAX + 1)]
-    for partition in led:
-        scene.is_confirmed(partition)
-    scene.confirmation.send()
+    scene.ask(*led)
     scene.answer(COMMITTED)
     assert [len(operations) for operations, _ in scene.store.questions] == [1 + STATES_MAX, 1 + 1], "one after the other, at once"
     scene.answer(COMMITTED)

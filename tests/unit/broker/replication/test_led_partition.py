@@ -17,14 +17,7 @@ def leading(
     state: PartitionState = STATE, *, insync_min: int = 2, end: int = 100, flushed: int = 90, visible: int = 80
 ) -> PartitionProgress:
     return PartitionProgress(
-        0,
-        state,
-        (0, 1, 2),
-        insync_min=insync_min,
-        end_offset=end,
-        flushed_offset=flushed,
-        visible_offset=visible,
-        now=0.0,
+        0, state, (0, 1, 2), insync_min=insync_min, end_offset=end, flushed_offset=flushed, visible_offset=visible, now=0.0
     )
 
 

@@ -35,6 +35,18 @@ def following(scene: FollowerScene, *indexes: int) -> None:
     scene.answer()
 
 
+def begin_epoch(scene: FollowerScene, epoch: int) -> None:
+    """The partition gets another leader's epoch, and asks for it."""
+    scene.follow(0, epoch=epoch)
+    scene.turn()
+
+
+def diverge(scene: FollowerScene, epoch: int, end_offset: int) -> None:
+    """The leader's answer that what follows is not in its log, and the cut."""
+    scene.answer(row(0, diverging=(epoch, end_offset)))
+    scene.run_jobs()
+
+
 def positions(scene: FollowerScene) -> list[tuple[int, int, int]]:
     """Index, fetch offset and last epoch of every partition in the newest request."""
     return [(part.partition_index, part.fetch_offset, part.last_fetched_epoch) for part in scene.named()]
@@ -50,10 +62,8 @@ def test_a_session_begins_with_everything_named(idle: FollowerScene) -> None:
     fetch = idle.asked()
     assert (fetch.replica_id, fetch.replica_epoch, fetch.cluster_id) == (ME, INCARNATION, "aCluster")
     assert (fetch.session_id, fetch.session_epoch) == (0, 0)
-    assert [(part.topic_id, part.partition_index, part.leader_epoch) for part in fetch.partitions] == [
-        (TOPIC_ID.bytes, 0, 3),
-        (TOPIC_ID.bytes, 1, 3),
-    ]
+    named = [(part.topic_id, part.partition_index, part.leader_epoch) for part in fetch.partitions]
+    assert named == [(TOPIC_ID.bytes, 0, 3), (TOPIC_ID.bytes, 1, 3)]
 
 
 def test_a_partition_is_fetched_from_its_newest_leader_alone(tmp_path: Path) -> None:
@@ -147,8 +157,7 @@ def test_the_last_partition_takes_the_session_with_it(scene: FollowerScene) -> N
     scene.answer()
     scene.answer()
     assert not scene.peers.sent
-    scene.follow(0, epoch=1)
-    scene.turn()
+    begin_epoch(scene, 1)
     assert scene.asked().session_epoch == 0
 
 
@@ -242,12 +251,7 @@ def test_who_waits_at_the_leader_has_the_follower_flush(scene: FollowerScene) ->
 
 @pytest.mark.parametrize(
     "damaged",
-    [
-        batches(0, 3)[:-1] + b"\xff",
-        batches(0, 3)[:40],
-        b"nonsense" * 20,
-        batches(0, 3, epoch=9),
-    ],
+    [batches(0, 3)[:-1] + b"\xff", batches(0, 3)[:40], b"nonsense" * 20, batches(0, 3, epoch=9)],
     ids=["checksum", "torn", "nonsense", "epoch"],
 )
 def test_damage_is_never_stored(scene: FollowerScene, damaged: bytes) -> None:
@@ -314,8 +318,7 @@ def test_a_large_answer_is_stored_in_slices(idle: FollowerScene) -> None:
 
 
 def test_an_answer_of_an_earlier_epoch_is_not_used(scene: FollowerScene) -> None:
-    scene.follow(0, epoch=1)
-    scene.turn()
+    begin_epoch(scene, 1)
     scene.answer(row(0, batches(0, 3), visible=3))
     assert scene.replicas[0].end_offset == 0
     scene.answer(row(0, batches(0, 2)))
@@ -325,8 +328,7 @@ def test_an_answer_of_an_earlier_epoch_is_not_used(scene: FollowerScene) -> None
 def test_what_an_answer_of_an_earlier_epoch_calls_visible_is_not_believed(scene: FollowerScene) -> None:
     with_records(scene, 3)
     scene.flush()
-    scene.follow(0, epoch=1)
-    scene.turn()
+    begin_epoch(scene, 1)
     scene.answer(row(0, visible=3))
     assert scene.partitions[0].visible_offset == 0
     scene.answer()
@@ -347,8 +349,7 @@ def test_a_divergence_of_an_earlier_position_cuts_nothing(scene: FollowerScene) 
     scene.flush()
     scene.answer(row(0, batches(3, 2)))
     assert scene.replicas[0].end_offset == 5
-    scene.answer(row(0, diverging=(0, 3)))
-    scene.run_jobs()
+    diverge(scene, 0, 3)
     assert scene.replicas[0].end_offset == 5
 
 
@@ -367,8 +368,7 @@ def with_records(scene: FollowerScene, *counts: int, epoch: int = 0) -> None:
     scene.answer(row(0, batches(0, *counts)))
     scene.answer()
     if epoch:
-        scene.follow(0, epoch=epoch)
-        scene.turn()
+        begin_epoch(scene, epoch)
         scene.answer()
 
 
@@ -385,18 +385,15 @@ def test_a_cut_is_told_to_whoever_keeps_the_checkpoints(idle: FollowerScene) -> 
     idle.follow(epoch=2)
     idle.reach()
     idle.answer(row(records=batches(0, 1, 1, 1, epoch=1)))
-    idle.answer(row(diverging=(1, 2)))
-    idle.run_jobs()
+    diverge(idle, 1, 2)
     assert idle.cut == [2]
 
 
 def test_an_epoch_that_is_not_known_here_cuts_all_that_is_newer(scene: FollowerScene) -> None:
-    scene.follow(0, epoch=4)
-    scene.turn()
+    begin_epoch(scene, 4)
     scene.answer()
     scene.answer(row(0, batches(0, 3, epoch=0) + batches(3, 2, epoch=3)))
-    scene.answer(row(0, diverging=(1, 4)))
-    scene.run_jobs()
+    diverge(scene, 1, 4)
     assert positions(scene) == [(0, 3, 0)], "epoch 0 is the largest that both know"
 
 
@@ -405,11 +402,9 @@ def test_what_was_visible_is_never_cut(scene: FollowerScene) -> None:
     scene.flush()
     scene.answer(row(0, visible=5))
     scene.answer()
-    scene.follow(0, epoch=1)
-    scene.turn()
+    begin_epoch(scene, 1)
     scene.answer(row(0, diverging=(0, 3)))
-    scene.answer(row(0, diverging=(0, 3)))
-    scene.run_jobs()
+    diverge(scene, 0, 3)
     assert scene.replicas[0].end_offset == 5
     assert scene.offline == [0]
     assert scene.replicas[0].is_offline
@@ -421,11 +416,9 @@ def test_after_an_unclean_election_what_was_visible_may_be_cut(scene: FollowerSc
     scene.answer(row(0, visible=5))
     scene.answer()
     scene.replicas[0].is_recovering = True
-    scene.follow(0, epoch=1)
-    scene.turn()
+    begin_epoch(scene, 1)
     scene.answer()
-    scene.answer(row(0, diverging=(0, 3)))
-    scene.run_jobs()
+    diverge(scene, 0, 3)
     assert (scene.replicas[0].end_offset, scene.partitions[0].visible_offset) == (3, 3)
 
 
@@ -475,11 +468,9 @@ def test_a_follower_that_leads_knows_the_last_batches_of_each_producer(scene: Fo
 def test_a_batch_that_a_follower_has_cut_off_is_new_to_it(scene: FollowerScene) -> None:
     scene.answer(row(0, numbered(range(0, 14, 2))))
     scene.answer()
-    scene.follow(0, epoch=1)
-    scene.turn()
+    begin_epoch(scene, 1)
     scene.answer()
-    scene.answer(row(0, diverging=(0, 10)))
-    scene.run_jobs()
+    diverge(scene, 0, 10)
     assert led(scene, 8) == Staged(8, True)
     assert led(scene, 10) == Staged(10, False)
 

@@ -11,6 +11,7 @@ from broker.log.partition_log import PartitionLog
 from broker.protocol.api import ErrorCode
 from broker.protocol.batch import BATCH_HEADER_BYTES, LENGTH_END, read_header
 from broker.replication.interfaces import TopicIdPartition
+from broker.replication.led_partition import LedPartition
 from tests.support.leading import STATE, TOPIC_ID, Follower, LeaderScene, fetching, waiting, wants
 
 
@@ -31,6 +32,13 @@ def offsets(records: memoryview) -> list[int]:
         records_at += range(header.base_offset, header.base_offset + header.last_offset_delta + 1)
         position = end
     return records_at
+
+
+def begin_epoch(led: LedPartition, epoch: int) -> None:
+    """A later lead over the same log."""
+    assert isinstance(led.log, PartitionLog)
+    led.log.epochs.begin(epoch)
+    led.progress.epoch = epoch
 
 
 def only(follower: Follower) -> tuple[int, list[int]]:
@@ -201,9 +209,7 @@ def test_the_epoch_is_checked_before_the_assignment(scene: LeaderScene) -> None:
 def test_a_follower_that_diverges_makes_no_progress(scene: LeaderScene) -> None:
     led = scene.lead(state=replace(STATE, isr=(0, 1)))
     scene.append(led, 5, epoch=0)
-    assert isinstance(led.log, PartitionLog)
-    led.log.epochs.begin(3)
-    led.progress.epoch = 3
+    begin_epoch(led, 3)
     scene.append(led, 5, epoch=3)
     follower = fetching(scene, wants(0, 8, flushed=8, epoch=3, last_epoch=0))
     (row,) = follower.last().partitions
@@ -217,17 +223,14 @@ def test_a_follower_that_diverges_makes_no_progress(scene: LeaderScene) -> None:
 def test_an_epoch_that_the_leader_never_had_parts_at_the_end_of_the_one_before(scene: LeaderScene) -> None:
     led = scene.lead()
     scene.append(led, 5, epoch=0)
-    assert isinstance(led.log, PartitionLog)
-    led.log.epochs.begin(3)
-    led.progress.epoch = 3
+    begin_epoch(led, 3)
     follower = fetching(scene, wants(0, 7, epoch=3, last_epoch=2))
     assert follower.last().partitions[0].diverging_epoch == (0, 5)
 
 
 def test_a_log_without_records_parts_from_all_others_at_its_start(scene: LeaderScene) -> None:
     led = scene.lead(state=replace(STATE, leader_epoch=3))
-    assert isinstance(led.log, PartitionLog)
-    led.log.epochs.begin(3)
+    begin_epoch(led, 3)
     follower = fetching(scene, wants(0, 7, epoch=3, last_epoch=2))
     (row,) = follower.last().partitions
     assert row.error == 0
