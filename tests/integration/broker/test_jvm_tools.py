@@ -60,7 +60,6 @@ def ran(tools: JvmTools, broker: AnyBroker, tmp_path_factory: pytest.TempPathFac
         "unset broker": (CONFIGS, *at, *of_node, "--alter", "--delete-config", "log.retention.ms"),
         "unset all brokers": (CONFIGS, *at, *of_all, "--alter", "--delete-config", "log.segment.bytes"),
         "log dirs": (f"{TOOLS}.LogDirsCommand", *at, "--describe", "--topic-list", NAME),
-        "versions": (f"{TOOLS}.BrokerApiVersionsCommand", *at),
         "delete": (TOPICS, *at, "--delete", *topic),
         "list after": (TOPICS, *at, "--list"),
     }
@@ -121,12 +120,6 @@ def test_the_size_of_every_partition_is_told(ran: Mapping[str, Ran]) -> None:
     assert sizes[f"{NAME}-0"] > 0
 
 
-def test_the_versions_that_the_newest_client_uses_are_offered(ran: Mapping[str, Ran]) -> None:
-    offered = ran["versions"].output
-    for usable in ("Produce(0): ", "Fetch(1): 4 to", "Metadata(3): 0 to 13 [usable: 13]", "DescribeTopicPartitions(75): 0"):
-        assert usable in offered
-
-
 def test_the_console_tools_produce_idempotently_and_consume_by_assignment(tools: JvmTools, broker: AnyBroker, topic: str) -> None:
     lines = [f"line {number}" for number in range(500)]
     tools.console_produce(broker.bootstrap, topic, lines, "acks=all", "enable.idempotence=true", "compression.type=zstd")
@@ -134,20 +127,7 @@ def test_the_console_tools_produce_idempotently_and_consume_by_assignment(tools:
 
 
 def test_the_verifiable_producer_has_every_record_acknowledged(tools: JvmTools, broker: AnyBroker, topic: str) -> None:
-    output = tools.run(
-        f"{TOOLS}.VerifiableProducer",
-        *(
-            "--bootstrap-server",
-            broker.bootstrap,
-            "--topic",
-            topic,
-            "--max-messages",
-            "1000",
-            "--throughput",
-            "-1",
-            "--acks",
-            "-1",
-        ),
-    )
+    counts = ("--max-messages", "1000", "--throughput", "-1", "--acks", "-1")
+    output = tools.run(f"{TOOLS}.VerifiableProducer", "--bootstrap-server", broker.bootstrap, "--topic", topic, *counts)
     summary = json.loads(output.splitlines()[-1])
     assert (summary["sent"], summary["acked"]) == (1000, 1000)
