@@ -15,11 +15,7 @@ from tests.support.kio_messages import read_response, written
 
 
 def produce_body(
-    batches: dict[tuple[str, int], bytes | None],
-    *,
-    acks: int = -1,
-    transactional_id: str | None = None,
-    timeout_ms: int = 1000,
+    batches: dict[tuple[str, int], bytes | None], *, acks: int = -1, transactional_id: str | None = None, timeout_ms: int = 1000
 ) -> bytearray:
     """A Produce v9 body, from batches by (topic, partition)."""
     topics = tuple(

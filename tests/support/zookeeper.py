@@ -33,12 +33,7 @@ class RunningServer:
         self.port = server.port
         self._data = server.directory / "data"
         self._program = zookeeper_program(
-            server,
-            environment=os.environ,
-            run_directory=server.directory,
-            ensemble=ensemble,
-            tick_ms=tick_ms,
-            settings=SETTINGS,
+            server, environment=os.environ, run_directory=server.directory, ensemble=ensemble, tick_ms=tick_ms, settings=SETTINGS
         )
         self._process: SupervisedProcess | None = None
 

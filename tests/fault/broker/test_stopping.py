@@ -28,11 +28,7 @@ from tests.support.wire import Wanted, fetch_body, produce_answer, produce_body
 def test_a_stop_under_load_keeps_all_that_was_acknowledged_and_the_next_start_recovers_nothing(
     tmp_path: Path, waits: str, in_kernel: str
 ) -> None:
-    settings = {
-        "log.segment.bytes": "300000",
-        "logbus.acks.all.waits.for.flush": waits,
-        "logbus.flush.in.kernel": in_kernel,
-    }
+    settings = {"log.segment.bytes": "300000", "logbus.acks.all.waits.for.flush": waits, "logbus.flush.in.kernel": in_kernel}
     with LogbusBroker(tmp_path / "broker", settings=settings) as broker:
         create_topic(broker.bootstrap, "stopped", partitions=PARTITIONS)
         with Sender(broker.bootstrap, "stopped") as sender, RawClient(broker.bootstrap) as reader:

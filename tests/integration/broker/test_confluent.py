@@ -8,13 +8,7 @@ from confluent_kafka.admin import OffsetSpec
 from logbus.waiting import PATIENCE_SECONDS, wait_until
 
 from tests.support.broker import AnyBroker
-from tests.support.topics import (
-    admin,
-    create_topic,
-    offset_of,
-    read_partition,
-    read_topic,
-)
+from tests.support.topics import admin, create_topic, offset_of, read_partition, read_topic
 
 BASE_MS = 1_431_857_103_000
 

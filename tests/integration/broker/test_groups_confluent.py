@@ -12,13 +12,7 @@ from confluent_kafka import Consumer, ConsumerGroupState, KafkaError, KafkaExcep
 from logbus.waiting import PATIENCE_SECONDS, wait_until
 
 from tests.support.broker import AnyBroker, LogbusBroker, any_broker
-from tests.support.consumers import (
-    GROUP_SETTINGS,
-    GroupMember,
-    poll_until,
-    produce_numbers,
-    shared_out,
-)
+from tests.support.consumers import GROUP_SETTINGS, GroupMember, poll_until, produce_numbers, shared_out
 from tests.support.topics import admin, create_topic
 
 COUNT = 20  # records in each partition

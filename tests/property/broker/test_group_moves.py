@@ -21,13 +21,7 @@ from tests.support.coordinators import Coordinator, Coordinators, code_of
 from tests.support.examples import examples
 
 LOADING, NOT_MINE = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.NOT_COORDINATOR
-FENCED = (
-    ErrorCode.UNKNOWN_MEMBER_ID,
-    ErrorCode.ILLEGAL_GENERATION,
-    ErrorCode.GROUP_ID_NOT_FOUND,
-    LOADING,
-    NOT_MINE,
-)
+FENCED = (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION, ErrorCode.GROUP_ID_NOT_FOUND, LOADING, NOT_MINE)
 
 
 class GroupMoves(RuleBasedStateMachine):

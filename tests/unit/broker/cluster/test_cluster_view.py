@@ -193,10 +193,7 @@ def topic(of: ClusterTopic) -> Topic:
 
 
 def test_brokers_are_told_in_the_order_of_their_ids_with_their_racks() -> None:
-    assert view_of(IMAGE).brokers("PLAINTEXT") == [
-        BrokerAddress(1, "host1", 9091, "a"),
-        BrokerAddress(2, "host2", 9092, None),
-    ]
+    assert view_of(IMAGE).brokers("PLAINTEXT") == [BrokerAddress(1, "host1", 9091, "a"), BrokerAddress(2, "host2", 9092, None)]
 
 
 def test_a_broker_without_the_listener_of_the_question_is_left_out() -> None:

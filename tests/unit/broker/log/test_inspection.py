@@ -104,10 +104,7 @@ DAMAGES: dict[str, tuple[Callable[[Path], object], str]] = {
         lambda data: flip(first(data, ".log"), 100),
         r"00000000000000000000.log:0 the checksum of the batch at offset 0 does not match",
     ),
-    "an offset": (
-        lambda data: flip(first(data, ".log"), 7),
-        r"00000000000000000000.log:0 offset 16 where 0 was expected",
-    ),
+    "an offset": (lambda data: flip(first(data, ".log"), 7), r"00000000000000000000.log:0 offset 16 where 0 was expected"),
     "the end of a sealed segment": (
         lambda data: os.truncate(first(data, ".log"), first(data, ".log").stat().st_size - 1),
         r"00000000000000000000.log:\d+ no whole batch in the last \d+ bytes",

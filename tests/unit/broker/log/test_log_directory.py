@@ -21,12 +21,7 @@ TOPIC_ID = UUID("00112233-4455-6677-8899-aabbccddeeff")
 
 
 def opened(
-    path: Path,
-    *,
-    broker_id: int = 0,
-    cluster_id: str | None = None,
-    filesystem: FileSystem | None = None,
-    **cluster: Any,
+    path: Path, *, broker_id: int = 0, cluster_id: str | None = None, filesystem: FileSystem | None = None, **cluster: Any
 ) -> LogDirectory:
     return LogDirectory.open(
         path, broker_id=broker_id, cluster_id=cluster_id, filesystem=filesystem or FileSystem(), new_id=uuid4, **cluster
