@@ -37,6 +37,13 @@ def run(broker: AnyBroker) -> Run:
 
 
 @pytest.fixture
+def new_topic(run: Run, topic: str) -> str:  # noqa: F811
+    """An empty topic of one partition."""
+    run("topic", "create", topic)
+    return topic
+
+
+@pytest.fixture
 def shown(run: Run) -> Callable[..., Any]:
     """The JSON that a command prints."""
     return lambda *words: json.loads(run(*words, "-o", "json").stdout)

@@ -62,13 +62,12 @@ def test_a_clock_that_differs_from_the_warehouses_is_shown(
     assert way in found.message
 
 
-def test_a_record_from_the_future_is_named(run: Run, broker: AnyBroker, warehouse_url: str, topic: str) -> None:
+def test_a_record_from_the_future_is_named(run: Run, broker: AnyBroker, warehouse_url: str, new_topic: str) -> None:
     config = {"bootstrap.servers": broker.bootstrap}
-    run("topic", "create", topic)
     producer = Producer(config)
-    producer.produce(topic, b"early", timestamp=int((time.time() + 600) * 1000))
+    producer.produce(new_topic, b"early", timestamp=int((time.time() + 600) * 1000))
     assert producer.flush(PATIENCE_SECONDS) == 0
-    run("pipeline", "register", "p", "--topic", topic, "--table", "t", "--parse", "lines", "--warehouse", warehouse_url)
+    run("pipeline", "register", "p", "--topic", new_topic, "--table", "t", "--parse", "lines", "--warehouse", warehouse_url)
     around = Machine(clock=lambda: datetime.now(UTC), client_config=config, warehouse_url=warehouse_url)
     (_, found) = check_clocks(around)
-    assert found.message.startswith(f"topic {topic} has a record from the future")
+    assert found.message.startswith(f"topic {new_topic} has a record from the future")

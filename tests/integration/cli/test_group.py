@@ -26,17 +26,7 @@ def test_lag_is_the_end_less_what_was_committed(run: Run, shown: Shown, group: s
     described = run("group", "describe", group)
     assert described.stderr == f"Consumer group '{group}' has no active members.\n"
     header, row = (line.split() for line in described.stdout.splitlines())
-    assert header == [
-        "GROUP",
-        "TOPIC",
-        "PARTITION",
-        "CURRENT-OFFSET",
-        "LOG-END-OFFSET",
-        "LAG",
-        "CONSUMER-ID",
-        "HOST",
-        "CLIENT-ID",
-    ]
+    assert " ".join(header) == "GROUP TOPIC PARTITION CURRENT-OFFSET LOG-END-OFFSET LAG CONSUMER-ID HOST CLIENT-ID"
     assert row == [group, topic, "0", "3", "4", "1", "-", "-", "-"]
     (found,) = shown("group", "offsets", "--group", group)
     assert (found["current_offset"], found["log_end_offset"], found["lag"], found["consumer_id"]) == (3, 4, 1, None)

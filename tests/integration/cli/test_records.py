@@ -49,16 +49,15 @@ def test_a_stretch_of_a_topic_is_printed(run: Run, made: str, words: tuple[str, 
     assert f"of topic {made}" in result.stderr
 
 
-def test_records_come_back_whole_in_every_form(run: Run, topic: str) -> None:
-    run("topic", "create", topic)
-    run("produce", topic, "-K", ":", "-H", "server=web1", "-z", "zstd", stdin="host:text\nno key\n")
-    run("produce", topic, "-Z", "-k", "gone", "-D", "--", stdin=b"\xff\x00----")
-    found = [json.loads(line) for line in run("consume", topic, "-J").stdout.splitlines()]
+def test_records_come_back_whole_in_every_form(run: Run, new_topic: str) -> None:
+    run("produce", new_topic, "-K", ":", "-H", "server=web1", "-z", "zstd", stdin="host:text\nno key\n")
+    run("produce", new_topic, "-Z", "-k", "gone", "-D", "--", stdin=b"\xff\x00----")
+    found = [json.loads(line) for line in run("consume", new_topic, "-J").stdout.splitlines()]
     assert [(one["key"], one["payload"]) for one in found] == [("host", "text"), (None, "no key"), ("gone", None), ("gone", None)]
     assert (found[0]["headers"], found[2]["payload_base64"]) == (["server", "web1"], "/wA=")
-    assert run("consume", topic, "-o", "json", "-q").stdout == run("consume", topic, "-J", "-q").stdout
-    assert run("consume", topic, "--format", "%o %k %S,", "-q").stdout == "0 host 4,1  6,2 gone 2,3 gone -1,"
-    table = run("consume", topic, "-o", "table", "-o", "1", "-c", "1").stdout.splitlines()
+    assert run("consume", new_topic, "-o", "json", "-q").stdout == run("consume", new_topic, "-J", "-q").stdout
+    assert run("consume", new_topic, "--format", "%o %k %S,", "-q").stdout == "0 host 4,1  6,2 gone 2,3 gone -1,"
+    table = run("consume", new_topic, "-o", "table", "-o", "1", "-c", "1").stdout.splitlines()
     assert (table[0].split()[0], table[1].split()[1], table[1][-6:]) == ("PARTITION", "1", "no key")
 
 
@@ -86,16 +85,16 @@ def test_a_group_goes_on_where_it_was_and_commits_what_was_printed(run: Run, sho
     assert "a group continues where it is" in run("consume", made, "-G", group, "-o", "3", status=2).stderr
 
 
-def test_files_are_sent_one_after_another(run: Run, shown: Shown, broker: AnyBroker, topic: str, tmp_path: Path) -> None:
-    run("topic", "create", topic)
+def test_files_are_sent_one_after_another(run: Run, shown: Shown, broker: AnyBroker, new_topic: str, tmp_path: Path) -> None:
     for name in ("a", "b"):
         (tmp_path / name).write_text(f"{name} 1\n{name} 2")
-    stored = run("produce", topic, str(tmp_path / "a"), "-", str(tmp_path / "b"), stdin="typed\n")
-    assert stored.stderr == f"{topic}: 5 records stored\n"
-    assert [message.value() for message in read_partition(broker.bootstrap, topic)] == [b"a 1", b"a 2", b"typed", b"b 1", b"b 2"]
-    found = json.loads(run("produce", topic, "-o", "json", stdin="x\n").stdout)
-    assert found == {"topic": topic, "records": 1, "partitions": {"0": {"records": 1, "first_offset": 5, "last_offset": 5}}}
-    assert "cannot read" in run("produce", topic, str(tmp_path / "c"), status=1).stderr
+    stored = run("produce", new_topic, str(tmp_path / "a"), "-", str(tmp_path / "b"), stdin="typed\n")
+    assert stored.stderr == f"{new_topic}: 5 records stored\n"
+    values = [message.value() for message in read_partition(broker.bootstrap, new_topic)]
+    assert values == [b"a 1", b"a 2", b"typed", b"b 1", b"b 2"]
+    found = json.loads(run("produce", new_topic, "-o", "json", stdin="x\n").stdout)
+    assert found == {"topic": new_topic, "records": 1, "partitions": {"0": {"records": 1, "first_offset": 5, "last_offset": 5}}}
+    assert "cannot read" in run("produce", new_topic, str(tmp_path / "c"), status=1).stderr
 
 
 def test_nothing_is_sent_to_what_is_not_there(run: Run, broker: AnyBroker, made: str) -> None:

@@ -50,51 +50,45 @@ def stored(broker: AnyBroker, topic: str, count: int) -> None:
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_producer_that_waits_for_input_ends_with_everything_stored(
-    run: Run, broker: AnyBroker, topic: str, number: signal.Signals, status: int
+    broker: AnyBroker, new_topic: str, number: signal.Signals, status: int
 ) -> None:
-    run("topic", "create", topic)
-    with started(broker, "produce", topic) as producer:
+    with started(broker, "produce", new_topic) as producer:
         assert producer.stdin is not None
         producer.stdin.write(b"one\ntwo\nhalf a li")
         producer.stdin.flush()
-        stored(broker, topic, 2)
+        stored(broker, new_topic, 2)
         producer.send_signal(number)
         code, said = ended(producer)
-    assert (code, said) == (status, f"interrupted: 2 records stored in topic {topic}\n")
-    assert [message.value() for message in read_partition(broker.bootstrap, topic)] == [b"one", b"two"]
+    assert (code, said) == (status, f"interrupted: 2 records stored in topic {new_topic}\n")
+    assert [message.value() for message in read_partition(broker.bootstrap, new_topic)] == [b"one", b"two"]
 
 
-def test_a_producer_in_full_flight_says_exactly_how_many_are_stored(
-    run: Run, broker: AnyBroker, topic: str, tmp_path: Path
-) -> None:
-    run("topic", "create", topic)
+def test_a_producer_in_full_flight_says_exactly_how_many_are_stored(broker: AnyBroker, new_topic: str, tmp_path: Path) -> None:
     endless = tmp_path / "lines"
     endless.write_bytes(b"".join(b"%09d\n" % number for number in range(1_000_000)))
-    with started(broker, "produce", topic, str(endless)) as producer:
-        stored(broker, topic, 1000)
+    with started(broker, "produce", new_topic, str(endless)) as producer:
+        stored(broker, new_topic, 1000)
         producer.send_signal(signal.SIGINT)
         code, said = ended(producer)
-    found = read_partition(broker.bootstrap, topic)
-    assert (code, said) == (130, f"interrupted: {len(found):,} records stored in topic {topic}\n")
+    found = read_partition(broker.bootstrap, new_topic)
+    assert (code, said) == (130, f"interrupted: {len(found):,} records stored in topic {new_topic}\n")
     assert [int(message.value() or b"") for message in found] == list(range(len(found)))
 
 
-def test_a_follower_ends_in_order_and_its_group_goes_on_behind_the_last_line(run: Run, broker: AnyBroker, topic: str) -> None:
-    run("topic", "create", topic)
-    run("produce", topic, stdin="a\nb\n")
-    with started(broker, "consume", topic, "-f", "-G", f"group-of-{topic}") as reader:
+def test_a_follower_ends_in_order_and_its_group_goes_on_behind_the_last_line(run: Run, broker: AnyBroker, new_topic: str) -> None:
+    run("produce", new_topic, stdin="a\nb\n")
+    with started(broker, "consume", new_topic, "-f", "-G", f"group-of-{new_topic}") as reader:
         assert reader.stdout is not None
         assert [reader.stdout.readline(), reader.stdout.readline()] == [b"a\n", b"b\n"]
         reader.send_signal(signal.SIGINT)
         assert ended(reader) == (130, "interrupted: 2 records printed\n")
-    run("produce", topic, stdin="c\n")
-    assert run("consume", topic, "-G", f"group-of-{topic}").stdout == "c\n"
+    run("produce", new_topic, stdin="c\n")
+    assert run("consume", new_topic, "-G", f"group-of-{new_topic}").stdout == "c\n"
 
 
-def test_a_reader_that_goes_away_is_no_error_to_tell(run: Run, broker: AnyBroker, topic: str) -> None:
-    run("topic", "create", topic)
-    run("produce", topic, stdin="".join(f"{'x' * 100} {number}\n" for number in range(20_000)))
-    with started(broker, "consume", topic, "-G", "leaving") as reader:
+def test_a_reader_that_goes_away_is_no_error_to_tell(run: Run, broker: AnyBroker, new_topic: str) -> None:
+    run("produce", new_topic, stdin="".join(f"{'x' * 100} {number}\n" for number in range(20_000)))
+    with started(broker, "consume", new_topic, "-G", "leaving") as reader:
         assert reader.stdout is not None
         reader.stdout.readline()
         reader.stdout.close()
@@ -102,7 +96,7 @@ def test_a_reader_that_goes_away_is_no_error_to_tell(run: Run, broker: AnyBroker
         assert reader.stderr is not None
         assert (code, reader.stderr.read()) == (141, b"")
     # Records that were not written to the pipe are not committed: the group reads them again.
-    again = run("consume", topic, "-G", "leaving").stdout.splitlines()
+    again = run("consume", new_topic, "-G", "leaving").stdout.splitlines()
     assert again[-1].endswith(" 19999")
     for words in (("--help",), ("topic", "ls")):
         with started(broker, *words, stdout=closed_pipe()) as program:

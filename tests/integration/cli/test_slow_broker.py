@@ -41,18 +41,17 @@ def stopped(broker: AnyBroker) -> Iterator[None]:
     ],
 )
 def test_a_broker_that_answers_late_ends_no_command(
-    run: Run, broker: AnyBroker, topic: str, warehouse_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: str
+    run: Run, broker: AnyBroker, new_topic: str, warehouse_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: str
 ) -> None:
     monkeypatch.setenv("LOGBUS_WAREHOUSE_URL", warehouse_url)
     log = tmp_path / "access.log"
     log.write_text("2026-11-24T10:00:00Z started\n")
-    run("topic", "create", topic)
-    run("produce", topic, stdin="one\n")
-    run("pipeline", "register", "p", "--topic", topic, "--table", "t", "--parse", "lines")
+    run("produce", new_topic, stdin="one\n")
+    run("pipeline", "register", "p", "--topic", new_topic, "--table", "t", "--parse", "lines")
     for module in (client, topic_client):
         monkeypatch.setattr(module, "ANSWER_SECONDS_MAX", LIMIT_SECONDS)
     monkeypatch.setattr(waiting, "SILENCE_SECONDS_MAX", LIMIT_SECONDS)
-    words = words.replace("TOPIC", topic).replace("LOG", str(log)).replace("STATE", str(tmp_path / "state"))
+    words = words.replace("TOPIC", new_topic).replace("LOG", str(log)).replace("STATE", str(tmp_path / "state"))
     with stopped(broker):
         found = run(*words.split(), stdin="two\n")
     assert f"waiting for the broker at {broker.bootstrap}: " in found.stderr

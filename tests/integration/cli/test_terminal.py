@@ -42,25 +42,22 @@ def read(terminal: int) -> bytes:
         return b""
 
 
-def test_a_table_fits_the_terminal_and_a_narrow_one_gets_lines(run: Run, broker: AnyBroker, topic: str) -> None:
-    run("topic", "create", topic)
+def test_a_table_fits_the_terminal_and_a_narrow_one_gets_lines(broker: AnyBroker, new_topic: str) -> None:
     wide = on_terminal(broker, "topic", "ls")
-    assert all(name in wide for name in ("topic", "partitions", "replicas", topic))
+    assert all(name in wide for name in ("topic", "partitions", "replicas", new_topic))
     narrow = on_terminal(broker, "topic", "ls", columns=30)
-    assert f"topic: {topic}" in narrow.replace("\x1b[1m", "").replace("\x1b[0m", "")
+    assert f"topic: {new_topic}" in narrow.replace("\x1b[1m", "").replace("\x1b[0m", "")
     assert max(map(len, narrow.replace("\x1b[1m", "").replace("\x1b[0m", "").splitlines())) <= 30
 
 
-def test_a_record_cannot_change_the_terminal(run: Run, broker: AnyBroker, topic: str) -> None:
-    run("topic", "create", topic)
-    run("produce", topic, stdin=b"\x1b]0;owned\x07red\n")
-    assert on_terminal(broker, "consume", topic) == "\\x1b]0;owned\\x07red\r\n"
-    assert run("consume", topic).stdout_bytes == b"\x1b]0;owned\x07red\n"
+def test_a_record_cannot_change_the_terminal(run: Run, broker: AnyBroker, new_topic: str) -> None:
+    run("produce", new_topic, stdin=b"\x1b]0;owned\x07red\n")
+    assert on_terminal(broker, "consume", new_topic) == "\\x1b]0;owned\\x07red\r\n"
+    assert run("consume", new_topic).stdout_bytes == b"\x1b]0;owned\x07red\n"
 
 
-def test_a_bar_moves_while_files_are_sent_and_is_gone_behind(run: Run, broker: AnyBroker, topic: str, tmp_path: Path) -> None:
-    run("topic", "create", topic)
+def test_a_bar_moves_while_files_are_sent_and_is_gone_behind(broker: AnyBroker, new_topic: str, tmp_path: Path) -> None:
     (tmp_path / "lines").write_bytes(b"line\n" * 50_000)
-    said = on_terminal(broker, "produce", topic, str(tmp_path / "lines"), is_error=True)
+    said = on_terminal(broker, "produce", new_topic, str(tmp_path / "lines"), is_error=True)
     assert "━" in said
-    assert said.endswith(f"{topic}: 50,000 records stored\r\n")
+    assert said.endswith(f"{new_topic}: 50,000 records stored\r\n")

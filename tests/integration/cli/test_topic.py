@@ -32,19 +32,18 @@ def test_a_topic_is_made_shown_changed_and_deleted(run: Run, shown: Shown, broke
 
 
 def test_a_topic_is_not_deleted_unloaded_without_a_word(
-    run: Run, shown: Shown, broker: AnyBroker, topic: str, warehouse_url: str
+    run: Run, shown: Shown, broker: AnyBroker, new_topic: str, warehouse_url: str
 ) -> None:
-    run("topic", "create", topic)
-    run("produce", topic, stdin="a\nb\n")
-    run("pipeline", "register", "p", "--topic", topic, "--table", "t", "--parse", "lines", "--warehouse", warehouse_url)
+    run("produce", new_topic, stdin="a\nb\n")
+    run("pipeline", "register", "p", "--topic", new_topic, "--table", "t", "--parse", "lines", "--warehouse", warehouse_url)
     there = ("--warehouse", warehouse_url)
-    dry = shown("topic", "delete", topic, *there)
+    dry = shown("topic", "delete", new_topic, *there)
     assert [(one["pipeline"], one["records"]) for one in dry["unloaded"]] == [("p", 2)]
-    refused = run("topic", "delete", topic, "--execute", *there, status=1)
+    refused = run("topic", "delete", new_topic, "--execute", *there, status=1)
     assert "not everything that would be deleted is loaded: p (2 records" in refused.stderr
     assert "--accept-loss" in refused.stderr
-    assert partitions_of(broker.bootstrap, topic) == [0]
-    done = run("topic", "delete", topic, "--execute", "--accept-loss", *there)
+    assert partitions_of(broker.bootstrap, new_topic) == [0]
+    done = run("topic", "delete", new_topic, "--execute", "--accept-loss", *there)
     assert "not loaded: pipeline p (2 records" in done.stderr
     assert "deleted: topic" in done.stdout
 
@@ -66,12 +65,11 @@ def test_offsets_records_and_bytes_are_those_of_the_broker(run: Run, shown: Show
     assert rows[1].split()[:7] == ["1", leader, leader, leader, "0", "3", "3"]
 
 
-def test_the_brokers_own_topics_are_listed_when_they_are_asked_for(run: Run, topic: str) -> None:
-    run("topic", "create", topic)
-    run("produce", topic, stdin="a\n")
-    run("consume", topic, "-G", f"group-of-{topic}")  # commits, which creates the offsets topic
+def test_the_brokers_own_topics_are_listed_when_they_are_asked_for(run: Run, new_topic: str) -> None:
+    run("produce", new_topic, stdin="a\n")
+    run("consume", new_topic, "-G", f"group-of-{new_topic}")  # commits, which creates the offsets topic
     assert "__consumer_offsets" not in run("topic", "ls", "--names").stdout
-    assert topic in run("topic", "ls", "--names", "--include-internal").stdout
+    assert new_topic in run("topic", "ls", "--names", "--include-internal").stdout
 
 
 def test_what_a_broker_refuses_is_one_line_in_our_words(run: Run, topic: str) -> None:
