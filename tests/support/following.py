@@ -11,14 +11,7 @@ from uuid import UUID
 from broker.cluster.metadata_image import Endpoint
 from broker.config.settings import BrokerConfig
 from broker.log.partition import Partition
-from broker.protocol.replica_fetch import (
-    NO_OFFSET,
-    ReplicaAnswer,
-    ReplicaFetch,
-    ReplicaPartition,
-    encode_replica_answer,
-    parse_replica_fetch,
-)
+from broker.protocol import replica_fetch
 from broker.replication.interfaces import PeerRequest, Then
 from broker.replication.replica_fetcher import ReplicaFetcher
 from broker.replication.replicas import FollowedPartition, FollowerHooks
@@ -37,7 +30,7 @@ class ScriptedPeers:
     def __init__(self) -> None:
         self.due = math.inf
         self.reached: dict[int, None] = {}
-        self.sent: deque[tuple[ReplicaFetch, Then]] = deque()
+        self.sent: deque[tuple[replica_fetch.ReplicaFetch, Then]] = deque()
 
     def know(self, addresses: Mapping[int, Endpoint]) -> None: ...
 
@@ -47,7 +40,7 @@ class ScriptedPeers:
     def send(self, broker: int, request: PeerRequest, then: Then) -> None:
         assert broker == LEADER
         assert (request.api_key, request.version) == (1, 17)
-        fetch = parse_replica_fetch(memoryview(request.body))
+        fetch = replica_fetch.parse_replica_fetch(memoryview(request.body))
         assert fetch is not None
         self.sent.append((fetch, then))
 
@@ -72,9 +65,9 @@ def row(
     visible: int = 0,
     start: int = 0,
     diverging: tuple[int, int] | None = None,
-    wanted: int = NO_OFFSET,
-) -> tuple[ReplicaAnswer, bytes]:
-    return ReplicaAnswer(TOPIC_ID.bytes, index, error, visible, start, len(records), diverging, wanted), records
+    wanted: int = replica_fetch.NO_OFFSET,
+) -> tuple[replica_fetch.ReplicaAnswer, bytes]:
+    return replica_fetch.ReplicaAnswer(TOPIC_ID.bytes, index, error, visible, start, len(records), diverging, wanted), records
 
 
 class FollowerScene:
@@ -141,15 +134,15 @@ class FollowerScene:
         self.fetcher.flushed(self.replicas[index].key)
         self.turn()
 
-    def asked(self) -> ReplicaFetch:
+    def asked(self) -> replica_fetch.ReplicaFetch:
         """The oldest unanswered request."""
         return self.peers.sent[0][0]
 
-    def named(self) -> list[ReplicaPartition]:
+    def named(self) -> list[replica_fetch.ReplicaPartition]:
         """The partitions that the newest request names."""
         return list(self.peers.sent[-1][0].partitions)
 
-    def answer(self, *rows: tuple[ReplicaAnswer, bytes], error: int = 0, session_id: int = 5) -> None:
+    def answer(self, *rows: tuple[replica_fetch.ReplicaAnswer, bytes], error: int = 0, session_id: int = 5) -> None:
         """Answer the oldest request, and end the turn."""
         self.answer_with(encode(rows, error=error, session_id=session_id))
         self.turn()
@@ -166,6 +159,6 @@ class FollowerScene:
         self.turn()
 
 
-def encode(rows: tuple[tuple[ReplicaAnswer, bytes], ...], *, error: int, session_id: int) -> bytes:
-    heads = encode_replica_answer([answer for answer, _ in rows], session_id=session_id, error=error)
+def encode(rows: tuple[tuple[replica_fetch.ReplicaAnswer, bytes], ...], *, error: int, session_id: int) -> bytes:
+    heads = replica_fetch.encode_replica_answer([answer for answer, _ in rows], session_id=session_id, error=error)
     return b"".join(head + records for head, (_, records) in zip(heads, rows, strict=False)) + heads[-1]

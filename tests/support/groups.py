@@ -7,33 +7,23 @@ from itertools import count
 from typing import Any
 
 from broker.errors import MemberIdRequired, RequestError
+from broker.groups import messages
 from broker.groups.group import Group
 from broker.groups.members import Member, Members
-from broker.groups.messages import (
-    Answer,
-    JoinAnswer,
-    JoinRequest,
-    MemberName,
-    Protocols,
-    StoredGroup,
-    StoredMember,
-    SyncAnswer,
-    SyncRequest,
-)
 from broker.groups.rebalance import GroupRules
 from tests.support.group_client import assignment, subscription
 
 SESSION_MS, REBALANCE_MS, DELAY_MS = 10_000, 60_000, 3_000
-RANGE: Protocols = (("range", b"topics"),)
+RANGE: messages.Protocols = (("range", b"topics"),)
 
 
-STORED_PAIR = StoredGroup(  # of static members
+STORED_PAIR = messages.StoredGroup(  # of static members
     protocol_type="consumer",
     generation=7,
     protocol_name="range",
     leader_id="m-0",
     members=tuple(
-        StoredMember(
+        messages.StoredMember(
             member_id=f"m-{number}",
             instance_id=instance,
             client_id="c",
@@ -67,10 +57,10 @@ class GroupUnderTest:
         self.group = Group("g", GroupRules(initial_delay_ms=delay_ms, size_max=size_max), lambda: str(next(numbers)), self.now)
         self.answered: dict[Any, Any] = {}  # ticket to outcome
         self.stores_at_once = True  # otherwise a write ends when the test calls `end_store`
-        self.log: list[StoredGroup] = []
+        self.log: list[messages.StoredGroup] = []
         self.is_storing = False
 
-    def keep(self, answers: list[Answer]) -> None:
+    def keep(self, answers: list[messages.Answer]) -> None:
         for answer in answers:
             assert answer.ticket not in self.answered, "answered twice"
             self.answered[answer.ticket] = answer.outcome
@@ -102,7 +92,7 @@ class GroupUnderTest:
     def join(self, ticket: Any, member_id: str = "", instance_id: str | None = None, **changes: Any) -> Any:
         """The answer, or None while it waits."""
         values: dict[str, Any] = {
-            "name": MemberName(member_id=member_id, instance_id=instance_id),
+            "name": messages.MemberName(member_id=member_id, instance_id=instance_id),
             "client_id": "client",
             "client_host": "127.0.0.1",
             "protocol_type": "consumer",
@@ -112,7 +102,7 @@ class GroupUnderTest:
             "id_comes_first": False,
             "may_skip_assignment": False,
         }
-        self.keep(self.group.join(JoinRequest(**{**values, **changes}), ticket, self.now))
+        self.keep(self.group.join(messages.JoinRequest(**{**values, **changes}), ticket, self.now))
         return self.answered.get(ticket)
 
     def ask_for_id(self) -> str:
@@ -123,28 +113,30 @@ class GroupUnderTest:
             return told.member_id
         raise AssertionError("a new member joined without an id")
 
-    def sync(self, ticket: Any, joined: JoinAnswer, assignments: Mapping[str, bytes] | None = None, **changes: Any) -> Any:
+    def sync(
+        self, ticket: Any, joined: messages.JoinAnswer, assignments: Mapping[str, bytes] | None = None, **changes: Any
+    ) -> Any:
         """The answer, or None while it waits."""
         values: dict[str, Any] = {
-            "name": MemberName(member_id=joined.member_id),
+            "name": messages.MemberName(member_id=joined.member_id),
             "generation": joined.generation,
             "protocol_type": None,
             "protocol_name": None,
             "assignments": assignments or {},
         }
-        self.keep(self.group.sync(SyncRequest(**{**values, **changes}), ticket, self.now))
+        self.keep(self.group.sync(messages.SyncRequest(**{**values, **changes}), ticket, self.now))
         return self.answered.get(ticket)
 
-    def heartbeat(self, joined: JoinAnswer, *, generation: int | None = None, instance_id: str | None = None) -> None:
-        name = MemberName(member_id=joined.member_id, instance_id=instance_id)
+    def heartbeat(self, joined: messages.JoinAnswer, *, generation: int | None = None, instance_id: str | None = None) -> None:
+        name = messages.MemberName(member_id=joined.member_id, instance_id=instance_id)
         self.group.heartbeat(name, joined.generation if generation is None else generation, self.now)
 
     def leave(self, member_id: str, instance_id: str | None = None) -> None:
-        self.keep(self.group.leave(MemberName(member_id=member_id, instance_id=instance_id), self.now))
+        self.keep(self.group.leave(messages.MemberName(member_id=member_id, instance_id=instance_id), self.now))
 
-    def stable(self, count_: int, **changes: Any) -> list[JoinAnswer]:
+    def stable(self, count_: int, **changes: Any) -> list[messages.JoinAnswer]:
         """A stable group of `count_` members, the leader first, each with its own assignment."""
-        members: list[JoinAnswer] = []
+        members: list[messages.JoinAnswer] = []
         for number in range(count_):
             self.join(("new", number), instance_id=None, **changes)
             for former in members:
@@ -152,22 +144,22 @@ class GroupUnderTest:
             members = self._joined_last()
         return self.settle(members)
 
-    def settle(self, members: list[JoinAnswer]) -> list[JoinAnswer]:
+    def settle(self, members: list[messages.JoinAnswer]) -> list[messages.JoinAnswer]:
         """Every member of a new generation syncs, the leader last."""
         plan = {one.member_id: one.member_id.encode() for one in members}
         for one in sorted(members, key=lambda each: each.member_id == each.leader_id):
             self.sync(("sync", one.generation, one.member_id), one, plan if one.member_id == one.leader_id else None)
         for one in members:
             outcome = self.answered["sync", one.generation, one.member_id]
-            assert isinstance(outcome, SyncAnswer)
+            assert isinstance(outcome, messages.SyncAnswer)
             assert outcome.assignment == one.member_id.encode()
         return sorted(members, key=lambda each: each.member_id != each.leader_id)
 
-    def _joined_last(self) -> list[JoinAnswer]:
+    def _joined_last(self) -> list[messages.JoinAnswer]:
         return [
             outcome
             for outcome in self.answered.values()
-            if isinstance(outcome, JoinAnswer) and outcome.generation == self.group.generation
+            if isinstance(outcome, messages.JoinAnswer) and outcome.generation == self.group.generation
         ]
 
 

@@ -6,21 +6,7 @@ import uuid
 
 from hypothesis import strategies as st
 
-from broker.cluster.metadata_image import (
-    BrokerNode,
-    BrokerSettingsChange,
-    DeletionRequested,
-    Endpoint,
-    IncarnationRaised,
-    LoggedChange,
-    PartitionState,
-    Settings,
-    StateChange,
-    TopicChange,
-    TopicDeleted,
-    TopicNode,
-    TopicSettingsChange,
-)
+from broker.cluster import metadata_image
 
 broker_ids = st.integers(0, 5)
 replica_lists = st.lists(broker_ids, min_size=1, max_size=4, unique=True).map(tuple)
@@ -30,7 +16,7 @@ topic_ids = st.integers(1, 3).map(lambda number: uuid.UUID(int=number))
 texts = st.text(st.characters(codec="utf-8"), max_size=6)
 
 states = st.builds(
-    PartitionState,
+    metadata_image.PartitionState,
     leader=st.integers(-1, 5),
     leader_epoch=st.integers(0, 2**31 - 1),
     isr=replica_lists,
@@ -41,7 +27,7 @@ states = st.builds(
     is_recovering=st.booleans(),
 )
 topic_nodes = st.builds(
-    TopicNode,
+    metadata_image.TopicNode,
     name=topic_names,
     topic_id=topic_ids,
     replicas=st.lists(replica_lists, max_size=12).map(tuple),
@@ -49,27 +35,27 @@ topic_nodes = st.builds(
     adding=st.dictionaries(st.integers(0, 3), replica_lists),
     removing=st.dictionaries(st.integers(0, 3), replica_lists),
 )
-settings_values = st.builds(Settings, values=st.dictionaries(texts, texts), version=versions)
+settings_values = st.builds(metadata_image.Settings, values=st.dictionaries(texts, texts), version=versions)
 endpoints = st.builds(
-    Endpoint,
+    metadata_image.Endpoint,
     host=st.sampled_from(["broker-1", "10.0.0.1", "fd00::1", "::"]),
     port=st.integers(0, 65535),
     security_protocol=st.sampled_from(["PLAINTEXT", "SSL"]),
 )
 broker_nodes = st.builds(
-    BrokerNode,
+    metadata_image.BrokerNode,
     broker_id=broker_ids,
     incarnation=st.integers(0, 99),
     endpoints=st.dictionaries(st.sampled_from(["PLAINTEXT", "CLIENT", "REPLICATION_2"]), endpoints),
     rack=texts,
     directory_id=texts,
 )
-logged_change: st.SearchStrategy[LoggedChange] = st.one_of(
-    st.builds(TopicChange, topic=topic_nodes),
-    st.builds(StateChange, topic=topic_names, topic_id=topic_ids, index=st.integers(0, 12), state=states),
-    st.builds(TopicSettingsChange, topic=topic_names, topic_id=topic_ids, settings=settings_values),
-    st.builds(BrokerSettingsChange, name=st.sampled_from(["<default>", "1"]), settings=settings_values),
-    st.builds(DeletionRequested, topic=topic_names, topic_id=topic_ids),
-    st.builds(TopicDeleted, topic=topic_names, topic_id=topic_ids),
-    st.builds(IncarnationRaised, broker_id=broker_ids, incarnation=versions),
+logged_change: st.SearchStrategy[metadata_image.LoggedChange] = st.one_of(
+    st.builds(metadata_image.TopicChange, topic=topic_nodes),
+    st.builds(metadata_image.StateChange, topic=topic_names, topic_id=topic_ids, index=st.integers(0, 12), state=states),
+    st.builds(metadata_image.TopicSettingsChange, topic=topic_names, topic_id=topic_ids, settings=settings_values),
+    st.builds(metadata_image.BrokerSettingsChange, name=st.sampled_from(["<default>", "1"]), settings=settings_values),
+    st.builds(metadata_image.DeletionRequested, topic=topic_names, topic_id=topic_ids),
+    st.builds(metadata_image.TopicDeleted, topic=topic_names, topic_id=topic_ids),
+    st.builds(metadata_image.IncarnationRaised, broker_id=broker_ids, incarnation=versions),
 )

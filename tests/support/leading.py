@@ -17,14 +17,7 @@ from broker.cluster.store import Create, Operation, Set, StoreEvents
 from broker.config.settings import BrokerConfig
 from broker.disk.filesystem import FileSlice
 from broker.log.partition_log import PartitionLog
-from broker.protocol.replica_fetch import (
-    ReplicaFetch,
-    ReplicaFetched,
-    ReplicaPartition,
-    encode_replica_fetch,
-    parse_replica_answer,
-    parse_replica_fetch,
-)
+from broker.protocol import replica_fetch
 from broker.replication.fetch_sessions import FetchSession, TopicIdPartition
 from broker.replication.led_partition import LedPartition, PartitionProgress
 from broker.replication.replica_server import ReplicaServer
@@ -154,14 +147,16 @@ class Follower:
         self.incarnation = incarnation
         self.session_id = 0
         self.epoch = 0
-        self.answers: list[ReplicaFetched] = []
+        self.answers: list[replica_fetch.ReplicaFetched] = []
         self.session: FetchSession | None = None
         self.cluster_id = "aCluster"
         self.bytes_max = 1 << 20
 
-    def send(self, *partitions: ReplicaPartition, forgotten: Sequence[tuple[bytes, int]] = (), epoch: int | None = None) -> None:
+    def send(
+        self, *partitions: replica_fetch.ReplicaPartition, forgotten: Sequence[tuple[bytes, int]] = (), epoch: int | None = None
+    ) -> None:
         """The next request of its session; the first one opens it."""
-        fetch = ReplicaFetch(
+        fetch = replica_fetch.ReplicaFetch(
             self.broker_id,
             self.incarnation,
             self.cluster_id,
@@ -173,17 +168,17 @@ class Follower:
             partitions,
             forgotten,
         )
-        parsed = parse_replica_fetch(memoryview(encode_replica_fetch(fetch)))
+        parsed = replica_fetch.parse_replica_fetch(memoryview(replica_fetch.encode_replica_fetch(fetch)))
         assert parsed is not None
         self.session = self.scene.server.fetch(parsed, self._answered, self.scene.now)
         self.epoch += 1
 
     def _answered(self, parts: list[bytes | FileSlice]) -> None:
-        answer = parse_replica_answer(memoryview(bytes_of(parts)))
+        answer = replica_fetch.parse_replica_answer(memoryview(bytes_of(parts)))
         self.session_id = answer.session_id
         self.answers.append(answer)
 
-    def last(self) -> ReplicaFetched:
+    def last(self) -> replica_fetch.ReplicaFetched:
         return self.answers[-1]
 
 
@@ -197,18 +192,18 @@ def wants(
     bytes_max: int = 1 << 20,
     topic_id: bytes = TOPIC_ID,
     log_start: int = 0,
-) -> ReplicaPartition:
-    return ReplicaPartition(topic_id, index, epoch, offset, last_epoch, log_start, bytes_max, flushed)
+) -> replica_fetch.ReplicaPartition:
+    return replica_fetch.ReplicaPartition(topic_id, index, epoch, offset, last_epoch, log_start, bytes_max, flushed)
 
 
-def fetching(scene: Any, *partitions: ReplicaPartition, **settings: Any) -> Follower:
+def fetching(scene: Any, *partitions: replica_fetch.ReplicaPartition, **settings: Any) -> Follower:
     """A follower that has opened its session."""
     follower = Follower(scene, **settings)
     follower.send(*(partitions or (wants(0, 0),)))
     return follower
 
 
-def waiting(scene: Any, *partitions: ReplicaPartition, **settings: Any) -> Follower:
+def waiting(scene: Any, *partitions: replica_fetch.ReplicaPartition, **settings: Any) -> Follower:
     """One whose second fetch has found nothing."""
     follower = fetching(scene, *partitions, **settings)
     follower.send()
