@@ -1,4 +1,5 @@
-"""Every expression of the dashboard and every alert, in a real Prometheus that scrapes a real exporter and a real broker."""
+"""Every expression of the dashboard and every alert: it names what a running exporter and a running broker export, and a real
+Prometheus that scrapes them answers it."""
 
 from __future__ import annotations
 
@@ -14,9 +15,10 @@ from logbus.waiting import PATIENCE_SECONDS, wait_until
 
 from tests.support.broker import LogbusBroker
 from tests.support.databases import LedgerDatabases
-from tests.support.exported import Platform, make_platform
-from tests.support.exporting import running_exporter
+from tests.support.exported import Exported, Platform, make_platform
+from tests.support.exporting import fetch, label_names, running_exporter, samples
 from tests.support.prometheus_server import PrometheusServer, prometheus
+from tests.support.promql import named
 from tests.support.scraping import metrics_settings
 
 DOCS = Path(__file__).parents[3] / "docs"
@@ -97,3 +99,27 @@ def test_prometheus_takes_all_rules_and_each_is_well(server: PrometheusServer) -
         return {rule["health"] for group in server.ask("rules")["groups"] for rule in group["rules"]}
 
     wait_until(lambda: health() == {"ok"}, what="every rule")
+
+
+TARGET_LABELS = {"job", "instance"}  # added by Prometheus to everything it scrapes
+PROMETHEUS_OWN = {"up": TARGET_LABELS}
+
+
+@pytest.fixture(scope="module")
+def known(exported: Exported, broker: LogbusBroker) -> dict[str, set[str]]:
+    """The labels of every metric that exporter and broker currently export."""
+    address = broker.settings["logbus.metrics.listener"]
+    fetch(f"{address}/metrics")  # a closed connection is counted by the next scrape
+    shown = [label_names(exported.found), label_names(samples(fetch(f"{address}/metrics"))), PROMETHEUS_OWN]
+    names = {name for one in shown for name in one}
+    return {name: TARGET_LABELS.union(*(one.get(name, set()) for one in shown)) for name in names}
+
+
+@pytest.mark.parametrize(("where", "expression"), [*TARGETS, *((rule["alert"], rule["expr"]) for rule in RULES)])
+def test_every_metric_and_label_is_exported(where: str, expression: str, known: dict[str, set[str]]) -> None:
+    found = named(expression)
+    assert found.metrics, f"{where} asks for nothing"
+    assert not set(found.metrics) - set(known), f"{where} names metrics that nobody exports"
+    for name, labels in found.metrics.items():
+        assert labels <= known[name], f"{where}: {name} has no labels {labels - known[name]}"
+    assert found.grouping <= set().union(*(known[name] for name in found.metrics)), where
