@@ -3,18 +3,35 @@ of the two is lost, the hours are complete and none is loaded twice."""
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 
 import pytest
-from logbus.loads.embedded import EmbeddedPostgres
+from logbus.loads.embedded import EmbeddedPostgres, binary
+from logbus.loads.engine import connect, libpq_uri
 from sqlalchemy import Engine
 
 from spark_jobs.application import LoadState
-from tests.support.dumps import dump, restored
 from tests.support.real_pipeline import RealPipeline
 from tests.support.restoring import RestorableBroker
 
 pytestmark = pytest.mark.usefixtures("without_spark")
+
+
+def uri(engine: Engine) -> str:
+    return libpq_uri(engine.url.render_as_string(hide_password=False))
+
+
+def dump(engine: Engine, path: Path) -> None:
+    subprocess.run([str(binary("pg_dump")), "--format=custom", f"--file={path}", uri(engine)], check=True, capture_output=True)
+
+
+def restored(path: Path, url: str) -> Engine:
+    """The dump in an empty database."""
+    engine = connect(url)
+    command = [str(binary("pg_restore")), "--exit-on-error", f"--dbname={uri(engine)}", str(path)]
+    subprocess.run(command, check=True, capture_output=True)
+    return engine
 
 
 @pytest.fixture
