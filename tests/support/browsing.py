@@ -6,13 +6,15 @@ In a conftest.py: `from tests.support.browsing import browser  # noqa: F401`
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import pytest
 from logbus.waiting import PATIENCE_SECONDS
-from playwright.sync_api import Browser, FrameLocator, Page, expect, sync_playwright
+from playwright.sync_api import Browser, FrameLocator, Page, Route, expect, sync_playwright
 
+Open = Callable[..., Page]  # a path as a user, at a size
 PROGRAMS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
 
 # Chromium has no sandbox for root; most of the others keep a headless browser from contacting its vendor's hosts.
@@ -59,6 +61,17 @@ def browser() -> Iterator[Browser]:
 def ours(page: Page) -> FrameLocator:
     """Our page, inside Airflow's frame."""
     return page.frame_locator(PAGE)
+
+
+def answered_with(page: Page, what: str, change: Callable[[dict[str, Any]], None]) -> None:
+    """The page gets the server's answers of this name as modified by `change`."""
+
+    def changed(route: Route) -> None:
+        answer = route.fetch().json()
+        change(answer)
+        route.fulfill(json=answer)
+
+    page.route(f"**/logbus/api/{what}*", changed)
 
 
 def show_in(page: Page, theme: str) -> None:

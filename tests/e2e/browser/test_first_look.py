@@ -3,31 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 from logbus.model import HOUR, floor, instant_text
-from playwright.sync_api import Page, Route, expect
+from playwright.sync_api import expect
 
 from tests.support import eventful_pipeline as orders
-from tests.support.browsing import PHONE
+from tests.support.browsing import PHONE, Open, answered_with
 from tests.support.seeded_platform import SeededPlatform
 
-Open = Callable[..., Page]
 INGESTION = "logbus/ui/ingestion?hours=24"
-
-
-def answered_with(page: Page, change: Callable[[dict[str, Any]], None]) -> None:
-    """The page gets the server's answer as modified by `change`."""
-
-    def changed(route: Route) -> None:
-        answer = route.fetch().json()
-        change(answer)
-        route.fulfill(json=answer)
-
-    page.route("**/logbus/api/overview*", changed)
 
 
 def test_the_map_goes_to_a_chosen_day_to_where_the_records_are_and_back_to_now(open_page: Open) -> None:
@@ -63,7 +50,7 @@ def test_the_size_of_all_that_waits_is_not_shown_if_a_part_of_it_is_unknown(open
             elif not unknown and one["lag"] and one["lag"]["records_behind"]:
                 one["lag"]["bytes_behind"] = 4096
 
-    answered_with(page, some_are_unknown)
+    answered_with(page, "overview", some_are_unknown)
     page.goto(INGESTION)
     size = page.locator(".tile", has_text="Records behind").locator(".more")
     expect(size).to_have_text(re.compile(r"\d.* [KM]i?B$"))
@@ -90,7 +77,7 @@ def test_where_nobody_knows_how_far_behind_it_says_why(open_page: Open) -> None:
     def only_orders(answer: dict[str, Any]) -> None:
         answer["pipelines"] = [one for one in answer["pipelines"] if one["name"] == orders.NAME]
 
-    answered_with(page, only_orders)
+    answered_with(page, "overview", only_orders)
     page.goto(INGESTION)
     expect(page.get_by_role("heading", level=1)).to_have_text("How far behind is unknown")
     expect(page.locator(".verdict .more")).to_contain_text("timestamp is in the future")
@@ -110,7 +97,7 @@ def test_an_hour_that_has_just_closed_is_no_alarm_and_one_that_closed_long_ago_i
             one["lag"] |= {"hours_behind": 0, "problem": None} if one["name"] != "search" else late
         answer["paused_dag_ids"] = paused
 
-    answered_with(page, only_the_last_hour)
+    answered_with(page, "overview", only_the_last_hour)
     page.goto(INGESTION)
     expect(page.locator(".verdict h1")).to_have_text("Every hour is in but the last")
     expect(page.locator(".todo")).to_have_count(0)
@@ -136,7 +123,7 @@ def test_an_hour_of_which_much_did_not_parse_stands_out_and_its_pipeline_comes_f
             one["states"], one["lag"]["problem"] = {}, None
             one["cells"]["dead_lettered"] = {"1": 7, "2": 1} if one["name"] == "search" else {}
 
-    answered_with(page, search_has_a_wrong_parser)
+    answered_with(page, "overview", search_has_a_wrong_parser)
     page.goto(INGESTION)
     expect(page.locator(".row .name b").first).to_have_text("search")
     expect(page.locator(".cell.heavy")).to_have_count(1)

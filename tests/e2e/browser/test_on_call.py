@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from playwright.sync_api import Error as PlaywrightError
 from playwright.sync_api import Locator, Page, expect
 
-Open = Callable[..., Page]
+from tests.support.browsing import Open
+
 Find = Callable[[Page], Locator]
 CLICKS_MAX = 2
 IS_HIDDEN = "one => one.closest('[aria-hidden=true]') !== null"  # text is found there too; roles are not

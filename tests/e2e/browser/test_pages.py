@@ -4,7 +4,7 @@ mouse and by keyboard."""
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any
@@ -13,13 +13,12 @@ import pytest
 from logbus.model import HOUR, Interval, instant_text
 from logbus.status.window_facts import MICROSECOND, micros
 from logbus.web.cells import Cell, CellState, columns_of
-from playwright.sync_api import FrameLocator, Page, Route, expect
+from playwright.sync_api import FrameLocator, Page, expect
 
 from tests.support.api_server import BASE_PATH, ApiServer
-from tests.support.browsing import PHONE, THEMES, WIDE, ours, show_in
+from tests.support.browsing import PHONE, THEMES, WIDE, Open, answered_with, ours, show_in
 from tests.support.seeded_platform import PARTITIONS, SCRIPT, SeededPlatform
 
-Open = Callable[..., Page]
 ALONE = "logbus/ui"  # the page itself, which is cheaper than with Airflow's around it
 IN_AIRFLOW = "plugin/logbus-ingestion"
 SEEDED = [
@@ -451,13 +450,11 @@ def test_what_is_away_is_said_and_the_rest_is_shown(page: str, problem: str, sho
 def test_a_total_that_nobody_knows_is_not_shown_as_nothing(open_page: Open) -> None:
     page = open_page("admin", "about:blank")
 
-    def without_rates(route: Route) -> None:
-        answer = route.fetch().json()
+    def without_rates(answer: dict[str, Any]) -> None:
         for topic in answer["topics"]:
             topic["produced_per_second"] = None
-        route.fulfill(json=answer)
 
-    page.route("**/logbus/api/topics*", without_rates)
+    answered_with(page, "topics", without_rates)
     page.goto(f"{ALONE}/topics")
     expect(page.get_by_text("– coming in")).to_be_visible()
     page.unroute_all(behavior="wait")  # the page polls: an answer in flight must not outlive it
