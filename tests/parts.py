@@ -37,7 +37,7 @@ ONE_REAL_PASS = (
     "tests/integration/ledger/test_audit.py",
     "tests/fault/broker/test_kill.py",
     "tests/e2e/test_demo.py",  # 24 hours through Airflow and Spark
-    "tests/e2e/test_actions_in_browser.py::test_an_hour_is_rerun_and_turns_green",  # and one more, from a page in Chromium
+    "tests/e2e/test_in_browser.py::test_an_hour_is_rerun_and_turns_green",  # and one more, from a page in Chromium
 )
 FIRST = (*WHOLE, *ONE_REAL_PASS)
 

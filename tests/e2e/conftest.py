@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from logbus.cli.demo import PIPELINE, home_of_log
@@ -19,6 +20,7 @@ from logbus.loads.engine import connect
 from logbus.loads.ledger import Ledger
 from logbus.shipper.sample import write_sample
 from playwright.sync_api import Browser, Page
+from sqlalchemy import Engine, text
 
 from tests.support.airflow_runs import wait_for_files
 from tests.support.browsing import PATIENCE_MS, WIDE, browser  # noqa: F401
@@ -61,6 +63,25 @@ def second(first: FirstDemo, dags: Path) -> Iterator[SecondDemo]:
         engine.dispose()
         yield SecondDemo(stack=stack, windows=windows, reloaded=max(windows, key=lambda window: window.record_count))
     assert processes_of(first.home) == []
+
+
+@pytest.fixture(scope="package")
+def engine(second: SecondDemo) -> Iterator[Engine]:
+    """Of the second demo's warehouse."""
+    engine = connect(second.stack.warehouse_url)
+    yield engine
+    engine.dispose()
+
+
+@pytest.fixture(scope="package")
+def rows(engine: Engine) -> Callable[[str], list[Any]]:
+    """What a query finds there."""
+
+    def run(query: str) -> list[Any]:
+        with engine.connect() as connection:
+            return list(connection.execute(text(query)))
+
+    return run
 
 
 @pytest.fixture

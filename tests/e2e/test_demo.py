@@ -7,28 +7,18 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import httpx
 from logbus.cli.demo import CATCH_UP_DAG, PIPELINE
-from logbus.loads.engine import connect
 from logbus.model import LATENESS_DEFAULT
 from logbus.waiting import PATIENCE_SECONDS
-from sqlalchemy import text
 
 from tests.support.demos import HOURS, LINES, FirstDemo, SecondDemo
 from tests.support.pages import ANYTHING, PROJECT, blocks, shows
-
-
-def rows(demo: SecondDemo, query: str) -> list[Any]:
-    engine = connect(demo.stack.warehouse_url)
-    try:
-        with engine.connect() as connection:
-            return list(connection.execute(text(query)))
-    finally:
-        engine.dispose()
 
 
 def get(demo: SecondDemo, path: str, **headers: str) -> httpx.Response:
@@ -53,16 +43,18 @@ def test_nothing_the_demo_started_outlives_it(first: FirstDemo) -> None:
     assert first.survivors == []
 
 
-def test_every_hour_is_audited_one_was_loaded_again_and_no_row_is_there_twice(second: SecondDemo) -> None:
+def test_every_hour_is_audited_one_was_loaded_again_and_no_row_is_there_twice(
+    second: SecondDemo, rows: Callable[[str], list[Any]]
+) -> None:
     assert all(window.audited_at is not None for window in second.windows)
     assert (second.reloaded.loaded_attempt or 0) >= 2
     end = second.windows[-1].interval.end  # other tests load later hours of this pipeline
     demos_hours = f"from {PIPELINE} where _window_start < '{end}'"
-    [(count, distinct)] = rows(second, f"select count(*), count(distinct (_topic, _partition, _offset)) {demos_hours}")
+    [(count, distinct)] = rows(f"select count(*), count(distinct (_topic, _partition, _offset)) {demos_hours}")
     demos_letters = (
         f"from logbus.dead_letter join logbus.\"window\" on id = window_id where topic = '{PIPELINE}' and starts_at < '{end}'"
     )
-    [(letters,)] = rows(second, f"select count(*) {demos_letters}")
+    [(letters,)] = rows(f"select count(*) {demos_letters}")
     assert count == distinct
     assert count + letters == LINES
 

@@ -7,7 +7,7 @@ whole span. Then everything else is requested at once, and each test waits for i
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -16,20 +16,12 @@ import httpx
 import pytest
 from logbus.cli.local_airflow import AirflowApi, ApiDagRun
 from logbus.cli.stack import LocalStack
-from logbus.loads.engine import connect
 from logbus.loads.ledger import Ledger
 from logbus.model import Interval, instant_text
 from logbus.waiting import PATIENCE_SECONDS, wait_until
-from sqlalchemy import Engine, text
+from sqlalchemy import Engine
 
-from tests.support.airflow_runs import (
-    ask_for_run,
-    produce_json,
-    unpause_and_read_again,
-    unpause_without_the_hour_that_is_due,
-    wait_for_no_run,
-    wait_for_runs,
-)
+from tests.support import airflow_runs
 from tests.support.demos import SecondDemo
 
 pytestmark = pytest.mark.usefixtures("asked")
@@ -40,6 +32,7 @@ VIEWS_PER_HOUR = 5
 PAGE_VIEWS, BY_HOUR, BY_DAY, SIZES = "page_views", "page_views_by_hour", "page_views_by_day", "page_views_partition_sizes"
 ORDERS, MAINTENANCE = "orders", "logbus_maintenance"
 LINK = "Window in the ledger"
+Rows = Callable[[str], list[Any]]
 
 
 def at(hour: float) -> datetime:
@@ -57,21 +50,9 @@ def api(stack: LocalStack) -> AirflowApi:
 
 
 @pytest.fixture(scope="module")
-def engine(stack: LocalStack) -> Iterator[Engine]:
-    made = connect(stack.warehouse_url)
-    yield made
-    made.dispose()
-
-
-def rows(engine: Engine, query: str) -> list[Any]:
-    with engine.connect() as connection:
-        return list(connection.execute(text(query)))
-
-
-@pytest.fixture(scope="module")
 def day_report(stack: LocalStack, api: AirflowApi) -> ApiDagRun:
     """A run that waits for the six hours before any of them is loaded."""
-    run = ask_for_run(api, BY_DAY, Interval(at(0), at(HOURS)))
+    run = airflow_runs.ask_for_run(api, BY_DAY, Interval(at(0), at(HOURS)))
     wait_until(
         lambda: any(task["state"] == "deferred" for task in api.task_instances(run)), what="the deferral of the day's report"
     )
@@ -79,16 +60,18 @@ def day_report(stack: LocalStack, api: AirflowApi) -> ApiDagRun:
 
 
 @pytest.fixture(scope="module")
-def backfilled(stack: LocalStack, api: AirflowApi, engine: Engine, day_report: ApiDagRun) -> list[ApiDagRun]:
+def backfilled(stack: LocalStack, api: AirflowApi, rows: Rows, day_report: ApiDagRun) -> list[ApiDagRun]:
     """The runs of a backfill of six hours; the watcher of audited hours polled before it began."""
     views = range(VIEWS_PER_HOUR * HOURS)
-    produce_json(stack, PAGE_VIEWS, [(at(view / VIEWS_PER_HOUR), {"url": f"/{view}", "visitor": view}) for view in views])
-    unpause_and_read_again(api, BY_HOUR)
-    wait_until(lambda: rows(engine, "select name from logbus.watcher") == [("page_views/audited",)], what="the watcher")
-    unpause_without_the_hour_that_is_due(api, PAGE_VIEWS)
+    airflow_runs.produce_json(
+        stack, PAGE_VIEWS, [(at(view / VIEWS_PER_HOUR), {"url": f"/{view}", "visitor": view}) for view in views]
+    )
+    airflow_runs.unpause_and_read_again(api, BY_HOUR)
+    wait_until(lambda: rows("select name from logbus.watcher") == [("page_views/audited",)], what="the watcher")
+    airflow_runs.unpause_without_the_hour_that_is_due(api, PAGE_VIEWS)
     span = {"from_date": instant_text(at(0)), "to_date": instant_text(at(HOURS - 1))}
     api.request("POST", "/api/v2/backfills", json={"dag_id": PAGE_VIEWS, **span, "max_active_runs": HOURS})
-    runs = wait_for_runs(api, PAGE_VIEWS, HOURS, kind="backfill")
+    runs = airflow_runs.wait_for_runs(api, PAGE_VIEWS, HOURS, kind="backfill")
     api.pause(PAGE_VIEWS)
     return runs
 
@@ -96,8 +79,10 @@ def backfilled(stack: LocalStack, api: AirflowApi, engine: Engine, day_report: A
 @pytest.fixture(scope="module")
 def asked(stack: LocalStack, api: AirflowApi, backfilled: list[ApiDagRun]) -> dict[str, ApiDagRun]:
     """Runs by their DAGs: an hour of one of the many topics, an ad hoc program, the housekeeping DAGs, and one hour cleared."""
-    produce_json(stack, ORDERS, [(at(hour), {"id": number, "amount": 1.5}) for number, hour in enumerate((0.1, 0.2, 1.1))])
-    runs = {name: ask_for_run(api, name, Interval(at(0), at(1))) for name in (ORDERS, SIZES)}
+    airflow_runs.produce_json(
+        stack, ORDERS, [(at(hour), {"id": number, "amount": 1.5}) for number, hour in enumerate((0.1, 0.2, 1.1))]
+    )
+    runs = {name: airflow_runs.ask_for_run(api, name, Interval(at(0), at(1))) for name in (ORDERS, SIZES)}
     runs[MAINTENANCE] = api.trigger(MAINTENANCE)
     api.unpause(MAINTENANCE)
     runs[PAGE_VIEWS] = max(backfilled, key=lambda found: found.run_id)
@@ -113,20 +98,19 @@ def finished(api: AirflowApi, run: ApiDagRun) -> ApiDagRun:
     return ended
 
 
-def test_a_backfill_of_six_hours_loads_and_audits_every_hour(backfilled: list[ApiDagRun], engine: Engine) -> None:
+def test_a_backfill_of_six_hours_loads_and_audits_every_hour(backfilled: list[ApiDagRun], engine: Engine, rows: Rows) -> None:
     windows = Ledger(engine).windows(PAGE_VIEWS, since=at(0), until=at(HOURS - 1))
     assert [window.interval.start for window in windows] == [at(hour) for hour in range(HOURS)]
     assert all(window.audited_at is not None for window in windows[:-1])  # the last is being reloaded
     views = VIEWS_PER_HOUR * HOURS
-    assert rows(engine, f"select count(*), count(distinct visitor) from {PAGE_VIEWS}") == [(views, views)]
+    assert rows(f"select count(*), count(distinct visitor) from {PAGE_VIEWS}") == [(views, views)]
 
 
-def test_a_backfill_of_six_hours_starts_few_spark_applications(backfilled: list[ApiDagRun], engine: Engine) -> None:
+def test_a_backfill_of_six_hours_starts_few_spark_applications(backfilled: list[ApiDagRun], rows: Rows) -> None:
     """Windows of one application have attempts that began at the same instant."""
     started = rows(
-        engine,
         "select distinct attempt.began_at, attempt.run_id from logbus.attempt join logbus.window on window_id = id "
-        f"where pipeline = '{PAGE_VIEWS}' and starts_at < '2016-01-01Z' and number = 1",
+        f"where pipeline = '{PAGE_VIEWS}' and starts_at < '2016-01-01Z' and number = 1"
     )
     assert 1 <= len(started) <= 3
 
@@ -145,15 +129,13 @@ def test_each_audited_hour_is_an_event_that_carries_its_window(backfilled: list[
     assert all(window["pipeline"] == PAGE_VIEWS and window["state"] == "audited" for window in windows)
 
 
-def test_every_audited_hour_starts_work_downstream_exactly_once(
-    backfilled: list[ApiDagRun], api: AirflowApi, engine: Engine
-) -> None:
+def test_every_audited_hour_starts_work_downstream_exactly_once(backfilled: list[ApiDagRun], api: AirflowApi, rows: Rows) -> None:
     end = instant_text(at(HOURS))  # the hour that became due may be there too
     taken = f"select starts_at from logbus.taken_window where starts_at < '{end}' order by starts_at"
-    wait_until(lambda: len(rows(engine, taken)) >= HOURS, what="the events of all hours")
-    wait_for_no_run(api, BY_HOUR)
+    wait_until(lambda: len(rows(taken)) >= HOURS, what="the events of all hours")
+    airflow_runs.wait_for_no_run(api, BY_HOUR)
     api.pause(BY_HOUR)
-    assert [start for (start,) in rows(engine, taken)] == [at(hour) for hour in range(HOURS)]
+    assert [start for (start,) in rows(taken)] == [at(hour) for hour in range(HOURS)]
     counted: dict[str, int] = {}
     for run in api.runs(BY_HOUR):
         assert run.state == "success", api.story(run)
@@ -183,7 +165,7 @@ def test_every_task_of_a_run_links_to_its_window(backfilled: list[ApiDagRun], st
 
 
 def test_a_clear_is_a_new_asking_so_the_hour_is_loaded_again(
-    asked: dict[str, ApiDagRun], api: AirflowApi, engine: Engine
+    asked: dict[str, ApiDagRun], api: AirflowApi, engine: Engine, rows: Rows
 ) -> None:
     run = finished(api, asked[PAGE_VIEWS])
     assert api.xcom(run, "load")["adopted"] is False
@@ -191,7 +173,7 @@ def test_a_clear_is_a_new_asking_so_the_hour_is_loaded_again(
     assert (window.loaded_attempt or 0) >= 2
     assert window.audited_at is not None
     fingerprints = f"select count(distinct fingerprint) from logbus.attempt where window_id = {window.id}"
-    assert rows(engine, fingerprints) == [(1,)]
+    assert rows(fingerprints) == [(1,)]
 
 
 def test_one_of_many_topics_is_loaded_by_its_own_dag(asked: dict[str, ApiDagRun], api: AirflowApi) -> None:

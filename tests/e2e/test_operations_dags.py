@@ -10,7 +10,6 @@ from logbus.cli.local_airflow import AirflowApi, ApiDagRun
 from logbus.kafka.client import Client
 from logbus.kafka.groups import Groups
 from logbus.kafka.topics import Topics
-from logbus.loads.engine import connect
 from logbus.loads.ledger import Ledger
 from logbus.model import FrozenWindow, instant_text
 from logbus.status.retention_plan import RetentionPolicy
@@ -21,13 +20,6 @@ from sqlalchemy import Engine
 from tests.support.demos import SecondDemo
 
 NAME = "access_log"
-
-
-@pytest.fixture(scope="module")
-def engine(second: SecondDemo) -> Any:
-    made = connect(second.stack.warehouse_url)
-    yield made
-    made.dispose()
 
 
 @pytest.fixture

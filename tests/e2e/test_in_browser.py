@@ -1,4 +1,5 @@
-"""What can be done about an hour, done in the browser, in a whole Airflow with its scheduler and Spark."""
+"""Hours and runs in the browser, in a whole Airflow with its scheduler and Spark: what can be done about an hour, Airflow's own list
+of a Dag's runs, and our tab on one of them."""
 
 from __future__ import annotations
 
@@ -8,20 +9,18 @@ from datetime import datetime, timedelta
 
 import pytest
 from confluent_kafka import Producer
-from logbus.cli.demo import PIPELINE
+from logbus.cli.demo import CATCH_UP_DAG, PIPELINE
 from logbus.kafka.client import Client
 from logbus.kafka.topics import Topics
-from logbus.loads.engine import connect
 from logbus.loads.ledger import Ledger
 from logbus.model import HOUR, Interval, Pipeline, instant_text, milliseconds
 from logbus.waiting import PATIENCE_SECONDS
 from playwright.sync_api import FrameLocator, Page, expect
 from sqlalchemy import Engine
 
-from spark_jobs.application import Application
 from tests.support.browsing import ours
 from tests.support.demos import SecondDemo
-from tests.support.in_process import replace_spark
+from tests.support.in_process import driver, replace_spark
 from tests.support.ledgers import NOW, at
 from tests.support.topics import create_topic
 
@@ -30,13 +29,6 @@ MENDED = "mended"
 STRICT, LAX = r"(?P<word>[a-z]+)", r"(?P<word>\S+)"
 PAUSE = timedelta(hours=3)  # between the end of the demo's log and hours of our own
 LINE = '10.0.0.1 - - [17/May/2015:10:05:03 +0000] "GET / HTTP/1.1" 200 5 "-" "-"'
-
-
-@pytest.fixture(scope="module")
-def engine(second: SecondDemo) -> Iterator[Engine]:
-    engine = connect(second.stack.warehouse_url)
-    yield engine
-    engine.dispose()
 
 
 def open_window(page: Page, pipeline: str, start: str) -> FrameLocator:
@@ -127,9 +119,43 @@ def load_with_a_dead_letter(second: SecondDemo, engine: Engine) -> str:
     register(second, engine, STRICT)
     ledger.freeze_or_get(MENDED, hour, Topics(Client(config)), NOW)
     (attempt,) = ledger.begin_attempts(MENDED, [hour.start], "by hand", 1, NOW)
-    application = Application(
-        ledger=ledger, log=Topics(Client(config)), client_config=config, now=lambda: NOW, report=lambda outcome: None
-    )
-    (outcome,) = application.load(MENDED, [attempt.token])
+    (outcome,) = driver(ledger, Topics(Client(config)), config).load(MENDED, [attempt.token])
     assert outcome.error is None
     return instant_text(hour.start)
+
+
+OF_RUN = "elements => elements.map(one => [one.pipeline.name, one.cell.start])"
+
+
+@pytest.fixture
+def resting(second: SecondDemo) -> Iterator[None]:
+    """No run starts or changes: otherwise one is created when the hour turns, and loads it some minutes later."""
+    api = second.stack.airflow.api
+    api.pause(PIPELINE)
+    api.give_up_active_runs(PIPELINE)
+    yield
+    api.unpause(PIPELINE)
+
+
+@pytest.mark.usefixtures("resting")
+@pytest.mark.parametrize("dag_id", [PIPELINE, CATCH_UP_DAG])
+def test_airflows_page_of_a_dags_runs_lists_each_with_its_state(dag_id: str, second: SecondDemo, page: Page) -> None:
+    runs = second.stack.airflow.api.runs(dag_id)
+    assert "success" in {run.state for run in runs}
+    page.goto(f"/dags/{dag_id}/runs")
+    rows = page.locator("table tbody tr")
+    expect(rows).to_have_count(len(runs))
+    for run in runs:
+        row = rows.filter(has=page.locator(f'a[href*="{run.run_id}"]'))
+        expect(row).to_have_count(1)
+        expect(row).to_contain_text(run.state, ignore_case=True)
+
+
+def test_the_tab_of_a_run_outlines_the_hours_that_it_loaded_and_no_other(second: SecondDemo, page: Page) -> None:
+    start = second.reloaded.interval.start
+    (run,) = second.stack.airflow.api.runs(PIPELINE, logical_date=start.isoformat())
+    page.goto(f"/dags/{PIPELINE}/runs/{run.run_id}/plugin/logbus-run")
+    frame = ours(page)
+    expect(frame.locator(".row .name b")).to_have_text([PIPELINE])
+    expect(frame.locator(".scope")).to_have_text(f"Only this run of {PIPELINE}")
+    assert frame.locator(".of-run").evaluate_all(OF_RUN) == [[PIPELINE, instant_text(start)]]
