@@ -56,7 +56,7 @@ TO_PKCS12 = "keytool -importkeystore -srckeystore {store} -destkeystore {name}.p
 def read_client_config(path: Path) -> Settings:
     """The settings of a file. UserError with what to do where it cannot be read, or has what librdkafka cannot use."""
     try:
-        text = path.read_text()
+        text = path.read_text("utf-8-sig")  # editors of Windows begin a file with a mark
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"cannot read the client settings {path}: {getattr(error, 'strerror', None) or error}") from None
     try:

@@ -32,6 +32,7 @@ def read(tmp_path: Path, text: str) -> dict[str, Any]:
             "# kcat\nbootstrap.servers=a:9092,b:9092\n\n  sasl.password = a=b:c \n",
             {"bootstrap.servers": "a:9092,b:9092", "sasl.password": "a=b:c"},
         ),
+        ("\ufeffclient.id=me\n", {"client.id": "me"}),
         ("! Java's other forms\nclient.id: me\nclient.rack eu\n", {"client.id": "me", "client.rack": "eu"}),
         ("bootstrap.servers=a:9092,\\\n    b:9092\n", {"bootstrap.servers": "a:9092,b:9092"}),
         ("sasl.password=a\\u0062\\\\c\\=\\t.\n", {"sasl.password": "ab\\c=\t."}),
