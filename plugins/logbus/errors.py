@@ -52,6 +52,10 @@ class AccessDenied(BrokerUnavailable):
     """The broker refuses this connection (TLS), this login (SASL), or this user's request (ACL)."""
 
 
+class NotAskable(BrokerUnavailable):
+    """The broker answers, but the library that would ask this cannot connect with these settings: the answer is unknown."""
+
+
 class TopicMissing(UserError):
     """The broker has no topic of that name."""
 

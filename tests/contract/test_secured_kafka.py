@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import re
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 from confluent_kafka.admin import NewTopic
 from logbus.errors import UserError
+from logbus.kafka import cluster
 from logbus.kafka.client import Client
 from logbus.kafka.client_config import read_client_config
+from logbus.status.broker_checks import check_broker
+from logbus.status.checks import Machine, Severity
 
 from tests.support.secured_kafka import LOGIN, PASSWORDS, SecuredKafka, secured_kafka  # noqa: F401
 
@@ -31,6 +36,30 @@ def jvm_quoted(text: str) -> str:
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"])
 def test_a_user_who_may_read_a_topic_sees_it(kafka: SecuredKafka, listener: str, mechanism: str) -> None:
     assert TOPIC in Client(kafka.settings(listener, "reader", mechanism)).metadata().topics
+
+
+def test_certificates_in_the_settings_themselves_connect_both_libraries(kafka: SecuredKafka) -> None:
+    settings = kafka.settings("SSL", "reader")
+    inline = {name.replace("location", "pem"): Path(value).read_text() for name, value in settings.items() if "location" in name}
+    client = Client({name: value for name, value in settings.items() if "location" not in name} | inline)
+    assert TOPIC in client.metadata().topics
+    assert "Fetch" in cluster.api_versions(client)
+
+
+@pytest.mark.parametrize(
+    ("changed", "severity", "sentence"),
+    [
+        ({}, Severity.OK, "supports all"),
+        ({"sasl_password": "x"}, Severity.ERROR, "authentication with .* failed"),
+    ],
+)
+def test_the_doctor_tells_a_setting_from_a_broker_that_is_away(
+    kafka: SecuredKafka, changed: dict[str, str | None], severity: Severity, sentence: str
+) -> None:
+    config = other(kafka.settings("SASL_SSL", "reader"), **changed)
+    (found,) = check_broker(Machine(clock=lambda: datetime.now(UTC), client_config=config))
+    assert (found.severity, "start it" in found.advice) == (severity, False)
+    assert re.search(sentence, found.message)
 
 
 def test_the_properties_of_kafkas_tools_connect(kafka: SecuredKafka, tmp_path: Path) -> None:

@@ -4,16 +4,22 @@ These are requests that librdkafka does not have, so kafka-python's admin client
 library. The admin client of confluent-kafka 2.16 lacks ApiVersions, DescribeLogDirs, ListPartitionReassignments and
 DescribeTopicPartitions (eligible leader replicas), and leaves the offline replicas out of a topic's description. Everything else
 goes through `Client`. What needs a newer broker or another kind of cluster is asked last, and is unknown where it is refused.
+
+A setting that decides how to connect is translated, or what would be asked is unknown (`NotAskable`): left out in silence, it
+would make a broker that answers look like one that is away. Settings that only tune librdkafka are left out.
 """
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
-from logbus.errors import UserError
+from logbus.errors import NotAskable, UserError
 from logbus.kafka.client import Client, PartitionId
 from logbus.kafka.errors import MEANINGS, explain_code
 from logbus.waiting import announced
@@ -27,12 +33,21 @@ NAMES: Mapping[str, str] = {
     "sasl.mechanisms": "sasl_mechanism",
     "sasl.username": "sasl_plain_username",
     "sasl.password": "sasl_plain_password",
-    "ssl.ca.location": "ssl_cafile",
-    "ssl.certificate.location": "ssl_certfile",
-    "ssl.key.location": "ssl_keyfile",
-    "ssl.key.password": "ssl_password",
 }
 UPPER_CASE = ("security_protocol", "sasl_mechanism")
+# What `tls_context` is made of.
+OF_TLS = (
+    *("ssl.ca.location", "ssl.ca.pem", "ssl.certificate.location", "ssl.certificate.pem", "ssl.key.location", "ssl.key.pem"),
+    *("ssl.key.password", "ssl.cipher.suites", "ssl.crl.location"),
+    *("ssl.endpoint.identification.algorithm", "enable.ssl.certificate.verification"),
+)
+# What decides how to connect, where the protocol or the mechanism is this one.
+OF_CONNECTING: Mapping[str, tuple[str, ...]] = {
+    "SSL": ("ssl.", "enable.ssl."),
+    "OAUTHBEARER": ("sasl.oauthbearer.", "enable.sasl.oauthbearer.", "oauth_cb"),
+    "GSSAPI": ("sasl.kerberos.",),
+}
+FALSE = ("false", "f", "0")  # as librdkafka reads it
 
 
 @contextmanager
@@ -47,7 +62,8 @@ def admin_client(client: Client) -> Iterator[Any]:
         try:
             admin = KafkaAdminClient(**translated(client.config), bootstrap_timeout_ms=limit_ms, request_timeout_ms=limit_ms)
         except (KafkaError, OSError, ValueError, AssertionError) as error:
-            raise explained(client, error) from None
+            not_to_it = f"unknown: the broker at {client.address} answers, but not to kafka-python with these settings: {error}"
+            raise explained(client, error, NotAskable(not_to_it)) from None
         try:
             yield admin
         except KafkaError as error:
@@ -56,17 +72,60 @@ def admin_client(client: Client) -> Iterator[Any]:
             admin.close()
 
 
-def explained(client: Client, error: Exception) -> UserError:
-    """kafka-python gives the broker's own errors Kafka's codes; other failures have none and mean an unavailable broker."""
+def explained(client: Client, error: Exception, otherwise: UserError | None = None) -> UserError:
+    """kafka-python gives the broker's own errors Kafka's codes; other failures have none and mean an unavailable broker, or
+    what is given."""
     code: int = 0 if isinstance(error, OSError) else getattr(error, "errno", 0)
     if code in MEANINGS:
         return explain_code(code, str(error), broker=f"the broker at {client.address}")
-    return client.unavailable(str(error))
+    return otherwise or client.unavailable(str(error))
 
 
 def translated(client_config: Mapping[str, Any]) -> dict[str, Any]:
+    """kafka-python's settings for the same connection. `NotAskable` names what has no counterpart there."""
     settings = {NAMES[name]: value for name, value in client_config.items() if name in NAMES}
-    return {name: str(value).upper() if name in UPPER_CASE else value for name, value in settings.items()}
+    settings = {name: str(value).upper() if name in UPPER_CASE else value for name, value in settings.items()}
+    protocol, mechanism = settings.get("security_protocol", "PLAINTEXT"), settings.get("sasl_mechanism", "GSSAPI")
+    parts = [*(["SSL"] if protocol.endswith("SSL") else []), *([mechanism] if protocol.startswith("SASL") else [])]
+    deciding = tuple(prefix for part in parts for prefix in OF_CONNECTING.get(part, ()))
+    unknown = sorted(name for name in client_config if name.startswith(deciding) and name not in OF_TLS)
+    if unknown:
+        raise NotAskable(f"unknown: this setting has no counterpart in kafka-python, which would ask: {', '.join(unknown)}")
+    return settings | ({"ssl_context": tls_context(client_config)} if "SSL" in parts else {})
+
+
+def tls_context(client_config: Mapping[str, Any]) -> ssl.SSLContext:
+    """What librdkafka makes of its `ssl.` settings, for Python. `OSError` where a file or what is in it cannot be used."""
+    of = client_config.get
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = of("ssl.endpoint.identification.algorithm", "https") != "none"
+    if str(of("enable.ssl.certificate.verification", True)).lower() in FALSE:
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    authorities = of("ssl.ca.location", "probe")
+    if authorities != "probe":
+        context.load_verify_locations(**{"capath" if Path(authorities).is_dir() else "cafile": authorities})
+    elif not of("ssl.ca.pem"):
+        context.load_default_certs()
+    if of("ssl.ca.pem"):
+        context.load_verify_locations(cadata=of("ssl.ca.pem"))
+    if of("ssl.crl.location"):
+        context.load_verify_locations(of("ssl.crl.location"))
+        context.verify_flags |= ssl.VERIFY_CRL_CHECK_LEAF
+    if ciphers := of("ssl.cipher.suites"):
+        context.set_ciphers(ciphers)
+    with TemporaryDirectory() as directory:  # Python loads keys from files only; its mode is 0700
+
+        def file_of(part: str) -> str | None:
+            if text := of(f"ssl.{part}.pem"):
+                path = Path(directory, part)
+                path.write_text(text)
+                return str(path)
+            location: str | None = of(f"ssl.{part}.location")
+            return location
+
+        if (certificate := file_of("certificate")) is not None:
+            context.load_cert_chain(certificate, file_of("key"), of("ssl.key.password"))
+    return context
 
 
 TRIES = 10  # with one broker of three dead, every try picks it once in 60,000 times

@@ -43,6 +43,12 @@ def check_broker(machine: Machine) -> Iterator[Finding]:
     address = str(machine.client_config.get("bootstrap.servers"))
     try:
         versions = cluster.api_versions(client.Client.for_question(machine.client_config))
+    except errors.NotAskable as problem:
+        yield note("broker", f"which requests {address} supports is {problem}", "loads do without: they use librdkafka alone")
+        return
+    except errors.AccessDenied as problem:
+        yield error("broker", str(problem), "correct the client settings: --client-config FILE, or LOGBUS_CLIENT_CONFIG")
+        return
     except errors.BrokerUnavailable as problem:
         advice = "start it (`logbus broker serve`), or say where it is: --bootstrap-server HOST:PORT, or LOGBUS_BOOTSTRAP_SERVER"
         yield error("broker", str(problem), advice)

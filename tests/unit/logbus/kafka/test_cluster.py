@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from kafka import errors as theirs
 from kafka.errors import KafkaConnectionError
-from logbus.errors import AccessDenied, BrokerUnavailable, LogbusError
+from logbus.errors import AccessDenied, BrokerUnavailable, LogbusError, NotAskable
 from logbus.kafka import cluster
 from logbus.kafka.client import Client
 from logbus.status.broker_checks import GIB, room, takes
@@ -141,8 +141,31 @@ def test_a_request_is_taken_in_a_version_or_not_at_all() -> None:
 
 
 def test_settings_of_librdkafka_become_those_of_kafka_python_and_others_are_left_out() -> None:
-    config = {"bootstrap.servers": "b:1", "security.protocol": "sasl_ssl", "sasl.mechanism": "plain", "linger.ms": 5}
-    assert cluster.translated(config) == {"bootstrap_servers": "b:1", "security_protocol": "SASL_SSL", "sasl_mechanism": "PLAIN"}
+    config = {"bootstrap.servers": "b:1", "security.protocol": "sasl_plaintext", "sasl.mechanism": "plain", "linger.ms": 5}
+    found = {"bootstrap_servers": "b:1", "security_protocol": "SASL_PLAINTEXT", "sasl_mechanism": "PLAIN"}
+    assert cluster.translated(config) == found
+
+
+@pytest.mark.parametrize(
+    ("protocol", "mechanism", "setting", "is_asked"),
+    [
+        ("SSL", "", "ssl.keystore.location", False),
+        ("sasl_ssl", "PLAIN", "enable.ssl.certificate.verification", True),
+        ("PLAINTEXT", "", "ssl.keystore.location", True),
+        ("SASL_PLAINTEXT", "oauthbearer", "sasl.oauthbearer.method", False),
+        ("SASL_PLAINTEXT", "PLAIN", "sasl.oauthbearer.method", True),
+        ("SASL_PLAINTEXT", "PLAIN", "sasl.kerberos.service.name", True),
+    ],
+)
+def test_a_setting_that_decides_how_to_connect_and_has_no_counterpart_is_named(
+    protocol: str, mechanism: str, setting: str, is_asked: bool
+) -> None:
+    config = {"bootstrap.servers": "b:1", "security.protocol": protocol, "sasl.mechanism": mechanism, setting: "f"}
+    if is_asked:
+        assert cluster.translated(config)["bootstrap_servers"] == "b:1"
+    else:
+        with pytest.raises(NotAskable, match=f"unknown: this setting has no counterpart in kafka-python.*{setting}"):
+            cluster.translated(config)
 
 
 @pytest.mark.parametrize(
