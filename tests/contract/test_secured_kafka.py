@@ -2,19 +2,33 @@
 
 from __future__ import annotations
 
+import json
 import re
-from datetime import UTC, datetime
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner, Result
 from confluent_kafka.admin import NewTopic
-from logbus.errors import UserError
+from logbus.cli import main
+from logbus.errors import AccessDenied, LogbusError, ProduceFailed, UserError
 from logbus.kafka import cluster
 from logbus.kafka.client import Client
 from logbus.kafka.client_config import read_client_config
+from logbus.kafka.exact_reader import read_range
+from logbus.kafka.groups import Groups
+from logbus.kafka.producing import produce
+from logbus.kafka.topic_list import TopicBatches
+from logbus.kafka.topics import Topics
 from logbus.status.broker_checks import check_broker
 from logbus.status.checks import Machine, Severity
+from logbus.status.fleet import read_lags
+from logbus.waiting import wait_until
+from sqlalchemy import create_engine
 
+from tests.support.pages import PROJECT, blocks
 from tests.support.secured_kafka import LOGIN, PASSWORDS, SecuredKafka, secured_kafka  # noqa: F401
 
 TOPIC = "read.orders"
@@ -36,6 +50,97 @@ def jvm_quoted(text: str) -> str:
 @pytest.mark.parametrize("mechanism", ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"])
 def test_a_user_who_may_read_a_topic_sees_it(kafka: SecuredKafka, listener: str, mechanism: str) -> None:
     assert TOPIC in Client(kafka.settings(listener, "reader", mechanism)).metadata().topics
+
+
+def read_a_record(client: Client, topic: str) -> None:
+    """And what else a load asks."""
+    log = Topics(client)
+    assert log.end_offsets(topic, log.topic(topic).partitions, "read_committed") == {0: 1}
+    assert len(list(read_range(client.config, topic, 0, 0, 1))) == 1
+
+
+def change_its_limit(client: Client, topic: str) -> None:
+    Topics(client).delete_before(topic, {0: 1})
+    Topics(client).change_settings(topic, {"retention.ms": "1000000000"})
+
+
+def free_space(client: Client, topic: str) -> None:
+    if not cluster.log_directories(client):
+        raise AccessDenied("log directories are hidden: this user lacks Describe on the cluster")
+
+
+# What each line of the page is for; without it, the error names an operation of the line.
+PURPOSES: tuple[Callable[[Client, str], object], ...] = (
+    read_a_record,
+    lambda client, topic: Topics(client).settings(topic, ["retention.ms"]),
+    change_its_limit,
+    lambda client, topic: produce(client.config, topic, ["one"]),
+    lambda client, topic: Groups(client).commit("logbus-a", {(topic, 0): 0}),
+    free_space,
+)
+
+
+def test_each_line_of_the_page_grants_what_it_says(kafka: SecuredKafka) -> None:
+    page = PROJECT / "docs" / "your-kafka.md"
+    (lines,) = [block.text.splitlines() for block in blocks(page) if block.mark == "acls"]
+    admin, topic = kafka.admin(), "web.orders"
+    for future in admin.create_topics([NewTopic(topic, 1)]).values():
+        future.result()
+    produce(kafka.settings("SASL_SSL", "admin"), topic, ["one"])
+    client = Client(kafka.settings("SASL_SSL", "nobody"))
+    for purpose, line in zip(PURPOSES, lines, strict=True):
+        with pytest.raises(LogbusError, match="this user lacks|is not authorized") as refused:
+            purpose(client, topic)
+        assert any(f"lacks {name} " in str(refused.value) for name in ("Describe", *re.findall(r"--operation (\w+)", line)))
+        assert "User:nobody" in str(refused.value) or "--cluster" in line
+        kafka.grant_as_written(line.replace("User:reader", "User:nobody"))
+        done = partial(is_done, purpose, client, topic)
+        wait_until(done, what=f"the broker to know {line}", not_yet=(AccessDenied, ProduceFailed), timeout_seconds=60)
+
+
+def is_done(purpose: Callable[[Client, str], object], client: Client, topic: str) -> bool:
+    purpose(client, topic)
+    return True
+
+
+def test_a_user_who_may_only_read_sees_the_lag_and_what_is_unknown(
+    kafka: SecuredKafka,
+    warehouse_url: str,
+    tmp_path: Path,
+) -> None:
+    topic, config = "read.lag", tmp_path / "client.json"
+    admin = kafka.admin()
+    for future in admin.create_topics([NewTopic(topic, 1)]).values():
+        future.result()
+    at = datetime.now(UTC) - timedelta(hours=3)
+    produce(kafka.settings("SASL_SSL", "admin"), topic, [{"value": "{}", "timestamp": at}])
+    config.write_text(json.dumps(kafka.settings("SASL_SSL", "reader")))
+
+    def run(*words: str) -> Result:
+        environment = {"LOGBUS_CLIENT_CONFIG": str(config), "LOGBUS_WAREHOUSE_URL": warehouse_url, "COLUMNS": "200"}
+        result = CliRunner(env=environment).invoke(main, words, catch_exceptions=False)
+        assert result.exit_code == 0, result.output
+        return result
+
+    run("pipeline", "register", "orders", "--topic", topic, "--table", "orders", "--parse", "raw")
+    (found,) = json.loads(run("lag", "-o", "json").stdout)
+    assert (found["hours_behind"], found["records_behind"], found["problem"]) == (1, 1, None)
+    assert "--allow-principal User:reader --operation DescribeConfigs" in found["expiry_problem"]
+    assert "when retention deletes its records is unknown: this user lacks DescribeConfigs" in run("lag").stderr
+    (page,) = [
+        reading.lag
+        for reading in read_lags(
+            create_engine(warehouse_url), TopicBatches(Client(kafka.settings("SASL_SSL", "reader"))), datetime.now(UTC)
+        ).pipelines
+    ]
+    assert (page.records, page.expiry_problem) == (
+        1,
+        found["expiry_problem"].replace(f"the broker at {kafka.address('SASL_SSL')}", "the broker"),
+    )
+    told = json.loads(run("doctor", "--only", "pipelines", "--only", "disk", "-o", "json").stdout)
+    notes = {finding["message"]: finding["advice"] for finding in told if finding["severity"] == "note"}
+    assert [advice for advice in notes.values() if "User:reader --operation DescribeConfigs --topic read.lag" in advice]
+    assert [advice for advice in notes.values() if "User:reader --operation Describe --cluster" in advice]
 
 
 def test_certificates_in_the_settings_themselves_connect_both_libraries(kafka: SecuredKafka) -> None:

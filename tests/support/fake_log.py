@@ -7,7 +7,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from logbus.errors import BrokerUnavailable, TopicMissing, UserError
+from logbus.errors import AccessDenied, BrokerUnavailable, TopicMissing, UserError
 from logbus.fingerprint import as_signed, record_hash
 from logbus.kafka.topics import OffsetAndTimestamp, TopicFacts
 from logbus.model import Witness
@@ -79,6 +79,7 @@ class FakeLog:
         self.topics: dict[str, list[FakePartition]] = {}
         self.ids: dict[str, str] = {}
         self.own_settings: dict[str, dict[str, str]] = {}
+        self.denied: set[str] = set()  # operations that the user may not do
         self.cluster: str | None = "fake"
         self.interrupt: Callable[[str], None] = lambda question: None
 
@@ -179,6 +180,9 @@ class FakeLog:
         found = {part: parts[part].last_record(start, end) for part, (start, end) in ranges.items()}
         return {part: self.witness(topic, part, record) for part, record in found.items() if record is not None}
 
+    def lacking(self, topic: str, operations: Iterable[str]) -> dict[str, UserError]:
+        return {name: AccessDenied(f"this user lacks {name} on topic {topic}") for name in operations if name in self.denied}
+
     def cluster_id(self) -> str | None:
         return self.cluster
 
@@ -202,6 +206,8 @@ class FakeLog:
         return {number: part.start_offset for number, part in parts.items()}
 
     def settings(self, topic: str, names: Sequence[str]) -> dict[str, str]:
+        if denied := self.lacking(topic, ["DescribeConfigs"]):
+            raise denied["DescribeConfigs"]
         self.topic(topic)
         found = {
             "cleanup.policy": "delete",

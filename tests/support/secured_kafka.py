@@ -8,7 +8,9 @@ that clients present (listener SSL) is reader's.
 
 from __future__ import annotations
 
+import argparse
 import ipaddress
+import re
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -133,12 +135,30 @@ class SecuredKafka(ApacheKafka):
         return lines
 
     def grant(self, user: str, operation: AclOperation, name: str, kind: ResourceType = ResourceType.TOPIC) -> None:
-        """An ACL on everything of that kind whose name begins with `name`."""
-        pattern, allow = ResourcePatternType.PREFIXED, AclPermissionType.ALLOW
-        binding = AclBinding(kind, name, pattern, f"User:{user}", "*", operation, allow)
+        """An ACL on everything of that kind whose name begins with `name`, or on the cluster."""
+        is_cluster, allow = kind is ResourceType.BROKER, AclPermissionType.ALLOW
+        pattern = ResourcePatternType.LITERAL if is_cluster else ResourcePatternType.PREFIXED
+        binding = AclBinding(kind, "kafka-cluster" if is_cluster else name, pattern, f"User:{user}", "*", operation, allow)
         admin = self.admin()
         for future in admin.create_acls([binding]).values():
             future.result()
+
+    def grant_as_written(self, command: str) -> None:
+        """The ACLs of a line for kafka-acls, which would take seconds for each."""
+        parser = argparse.ArgumentParser()
+        parser.add_argument("--allow-principal", type=lambda text: text.removeprefix("User:"))
+        parser.add_argument(
+            "--operation", action="append", type=lambda name: AclOperation[re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).upper()]
+        )
+        parser.add_argument("--topic")
+        parser.add_argument("--group")
+        for flag in ("--add", "--cluster"):
+            parser.add_argument(flag, action="store_true")
+        parser.add_argument("--resource-pattern-type", choices=["prefixed"])
+        given = parser.parse_args(command.split()[1:])
+        kind = ResourceType.TOPIC if given.topic else ResourceType.GROUP if given.group else ResourceType.BROKER
+        for operation in given.operation:
+            self.grant(given.allow_principal, operation, given.topic or given.group, kind)
 
     def add_scram_users(self) -> None:
         admin = self.admin()

@@ -71,6 +71,8 @@ def show(lags: list[Lag], now: datetime, as_json: bool) -> None:
     for lag in lags:
         if lag.problem:
             output.echo_err(f"{lag.pipeline}: {lag.problem}")
+        if lag.expiry_problem:
+            output.echo_err(f"note: {lag.pipeline}: when retention deletes its records is unknown: {lag.expiry_problem}")
 
 
 def lag_or_problem(ledger: Ledger, log: topics.Topics, name: str, now: datetime, measure: Measure | None) -> Lag:
@@ -140,6 +142,8 @@ def lag_table(lags: list[Lag], now: datetime) -> output.Table:
 
 def taken_text(lag: Lag, now: datetime) -> str:
     """`in 3 days 4 h by retention.ms`."""
+    if lag.expiry_problem:
+        return "unknown"
     if lag.expires_by is None:
         return "-"
     if lag.expires_at is None:

@@ -35,7 +35,7 @@ from confluent_kafka import (
 from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec, ResourceType
 
 from logbus import errors, waiting
-from logbus.kafka.errors import AWAY, ConnectionReports, explain, unavailable
+from logbus.kafka.errors import ANYBODY, AWAY, ConnectionReports, explain, unavailable
 
 # A partition of a topic: the key of all offsets.
 PartitionId = tuple[str, int]
@@ -162,6 +162,11 @@ class Client:
     @property
     def address(self) -> str:
         return str(self.config.get("bootstrap.servers", "(no bootstrap.servers given)"))
+
+    @property
+    def user(self) -> str:
+        """The name in the broker's ACLs, where the settings have it: certificates and tokens are named by the broker."""
+        return str(self.config.get("sasl.username") or ANYBODY)
 
     # Handles.
 
@@ -294,7 +299,7 @@ class Client:
                 return readings
             time.sleep(RETRY_PAUSE_SECONDS)
 
-    def outcome(self, future: Future[Any], about: str) -> Any:
+    def outcome(self, future: Future[Any], about: str, needs: str = "Describe") -> Any:
         """The answer about a topic or group, or its error, returned and not raised: one failure must not hide the other answers.
 
         Pages show these messages to users who need not know where the broker is: they contain no address.
@@ -302,7 +307,7 @@ class Client:
         try:
             return self._answer(future)
         except KafkaException as error:
-            return explain(self._reason(error.args[0]), about)
+            return explain(self._reason(error.args[0]), about, needs=needs, user=self.user)
         except TimeoutError as silence:
             handshake = self._failed_handshake()
             return unavailable(str(silence), about) if handshake is None else explain(handshake, about)
@@ -314,7 +319,7 @@ class Client:
 
     def explain(self, error: KafkaError, about: str, needs: str = "Describe") -> errors.UserError:
         """The error of a request, with the broker's address."""
-        return explain(self._reason(error), about, broker=f"the broker at {self.address}", needs=needs)
+        return explain(self._reason(error), about, broker=f"the broker at {self.address}", needs=needs, user=self.user)
 
     def _reason(self, error: KafkaError) -> KafkaError:
         return (self._failed_handshake() or error) if error.code() in AWAY else error
@@ -348,8 +353,10 @@ class Client:
     def ask_cluster(self) -> Mapping[str, Future[Any]]:
         return {"": self.admin().describe_cluster(**self.limits())}
 
-    def ask_topics(self, names: Sequence[str]) -> Mapping[str, Future[Any]]:
-        return self.admin().describe_topics(TopicCollection(list(names)), **self.limits())
+    def ask_topics(self, names: Sequence[str], *, with_operations: bool = False) -> Mapping[str, Future[Any]]:
+        return self.admin().describe_topics(
+            TopicCollection(list(names)), include_authorized_operations=with_operations, **self.limits()
+        )
 
     def ask_offsets(
         self, specs: Mapping[PartitionId, OffsetSpec], isolation_level: str = LATEST

@@ -77,7 +77,7 @@ def explained(client: Client, error: Exception, otherwise: UserError | None = No
     what is given."""
     code: int = 0 if isinstance(error, OSError) else getattr(error, "errno", 0)
     if code in MEANINGS:
-        return explain_code(code, str(error), broker=f"the broker at {client.address}")
+        return explain_code(code, str(error), broker=f"the broker at {client.address}", user=client.user)
     return otherwise or client.unavailable(str(error))
 
 

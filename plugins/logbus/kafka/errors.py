@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import logging
 import re
+import shlex
 import socket
 import time
 from collections import Counter
@@ -57,7 +58,8 @@ AROUND = re.compile(r"^\S+://\S+: | \(after \d+ms in state \w+\)$")
 
 _MISSING = "{broker} has no topic {about!r}: create it, or ship something to it first"
 _AUTHENTICATION = "authentication with {broker} failed: {message}. Check sasl.mechanism, sasl.username and sasl.password"
-_GRANT = "kafka-acls --add --allow-principal User:NAME --operation {needs}"
+_GRANT = "kafka-acls --add --allow-principal {principal} --operation {needs}"
+ANYBODY = "NAME"  # where the settings do not say as whom the broker sees this client
 
 # The caller can fix it.
 REFUSED: Mapping[int, str] = {
@@ -100,20 +102,25 @@ MEANINGS: Mapping[int, tuple[type[UserError], str]] = {
 }
 
 
-def explain(error: KafkaError, about: str, *, broker: str = THE_BROKER, needs: str = "Describe") -> UserError:
-    """The error in our words. `about` is the topic or group of the request, `needs` the ACL operation it requires."""
-    explained = explain_code(error.code(), error.str(), about, broker=broker, needs=needs)
+def explain(
+    error: KafkaError, about: str, *, broker: str = THE_BROKER, needs: str = "Describe", user: str = ANYBODY
+) -> UserError:
+    """The error in our words. `about` is the topic or group of the request, `needs` the ACL operation it requires of `user`."""
+    explained = explain_code(error.code(), error.str(), about, broker=broker, needs=needs, user=user)
     if type(explained) is BrokerUnavailable and error.retriable():
         return BrokerNotReady(str(explained))
     return explained
 
 
-def explain_code(code: int, message: str, about: str = "", *, broker: str = THE_BROKER, needs: str = "Describe") -> UserError:
+def explain_code(
+    code: int, message: str, about: str = "", *, broker: str = THE_BROKER, needs: str = "Describe", user: str = ANYBODY
+) -> UserError:
     """The same, from a code and the message that came with it."""
     if code not in MEANINGS:
         return unavailable(message, about, broker=broker, kind=BrokerNotReady if code in COMING else BrokerUnavailable)
     kind, sentence = MEANINGS[code]
-    text = sentence.format(broker=broker, about=about, needs=needs, message=message)
+    principal = shlex.quote(f"User:{user}")
+    text = sentence.format(broker=broker, about=about, needs=needs, message=message, principal=principal)
     quoted = f"the broker: {message}" if code > 0 else message
     return kind(text if "{message}" in sentence or not message or code in MISSING else f"{text} ({quoted})")
 

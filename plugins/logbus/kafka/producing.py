@@ -87,30 +87,47 @@ class Delivery:
                 self.failure = error.args[0]
         self.sent += 1
         if self.sent % POLL_EVERY_RECORDS == 0:
-            self._producer.poll(0)
+            self._serve(self._producer.poll, 0)
 
     def settle(self, stop: Callable[[], bool] = lambda: False) -> None:
         """Waits until every record is acknowledged, one has failed, or `stop` returns true."""
         with self._announced():
-            while self.failure is None and not stop() and self._producer.flush(FLUSH_SECONDS):
+            while self.failure is None and not stop() and self._serve(self._producer.flush, FLUSH_SECONDS):
                 pass
 
     def finish(self, seconds_max: float = 0.0) -> None:
         """Waits up to `seconds_max` for records in flight, then drops the rest: a shutdown must not hang on a dead broker."""
-        self._producer.flush(seconds_max)
+        self._serve(self._producer.flush, seconds_max)
         self._producer.purge()
-        self._producer.flush(1.0)
+        self._serve(self._producer.flush, 1.0)
 
     def cause(self) -> str:
         """Why the first record that failed is not stored; empty where none failed."""
-        return "" if self.failure is None else str(self.client.explain(self.failure, self.topic, needs="Write"))
+        failure = self.failure
+        if failure is None:
+            return ""
+        if failure.code() == KafkaError.CLUSTER_AUTHORIZATION_FAILED:  # of who may write to no topic: as an idempotent producer
+            failure = KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED, failure.str())
+        return str(self.client.explain(failure, self.topic, needs="Write"))
+
+    def _serve(self, wait: Callable[[float], int], seconds: float) -> int:
+        """Waits, with callbacks. A fatal error, such as a producer that is refused, is raised here once."""
+        try:
+            return wait(seconds)
+        except (KafkaException, SystemError) as error:
+            # The library raises inside of one callback, and calls the next all the same, which makes it a SystemError.
+            fatal = error if isinstance(error, KafkaException) else error.__cause__
+            if not isinstance(fatal, KafkaException):
+                raise
+            self.failure = fatal.args[0]
+            return 0
 
     def _make_room(self) -> None:
         """Waits until the queue is shorter."""
         queued = len(self._producer)
         with self._announced():
             while self.failure is None and len(self._producer) >= queued:
-                self._producer.poll(0.1)
+                self._serve(self._producer.poll, 0.1)
 
     def _announced(self) -> AbstractContextManager[None]:
         return waiting.announced(f"the broker at {self.client.address} to acknowledge records", self.client.say)
@@ -165,7 +182,7 @@ class Sending:
         if self.has_failed:
             self.finish(FAILED_SECONDS_MAX)
             raise errors.ProduceFailed(
-                f"{self.failed} was not stored in topic {self.topic}: {self.delivery.cause()}. "
+                f"{self.failed or 'a record'} was not stored in topic {self.topic}: {self.delivery.cause()}. "
                 f"{self.acknowledged} records were stored; sending again stores those again"
             )
 

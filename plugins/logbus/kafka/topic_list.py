@@ -111,7 +111,9 @@ class TopicBatches:
         requests = [*self._ask_offsets(questions, partitions), *self._ask_settings(questions)]
         answers: dict[Question, Any] = {question: {} for question in questions}
         for question, part, future in requests:
-            result = self.client.outcome(future, question.topic)
+            result = self.client.outcome(
+                future, question.topic, "DescribeConfigs" if question.kind is Kind.SETTINGS else "Describe"
+            )
             if isinstance(result, LogbusError):
                 answers[question] = result
             elif not isinstance(answers[question], LogbusError):

@@ -97,7 +97,9 @@ class SettingsLog(OffsetLog, Protocol):
 
 
 class LogAdmin(SettingsLog, Protocol):
-    """The same, and what managed retention changes."""
+    """The same, what managed retention changes, and what the user may do."""
+
+    def lacking(self, topic: str, operations: Iterable[str]) -> dict[str, errors.UserError]: ...
 
     def delete_before(self, topic: str, offsets: Mapping[int, int]) -> dict[int, int]: ...
 
@@ -117,6 +119,16 @@ class Topics:
         return TopicFacts(
             name=name, topic_id=str(described.topic_id), partitions=tuple(sorted(part.id for part in described.partitions))
         )
+
+    def lacking(self, topic: str, operations: Iterable[str]) -> dict[str, errors.UserError]:
+        """Of these operations, as kafka-acls writes them (`DescribeConfigs`), those that this user may not do on the topic, each
+        with the sentence on how to grant it. None where the broker does not say."""
+        described = self.client.ask(lambda: self.client.ask_topics([topic], with_operations=True), topic)[topic]
+        if not described.authorized_operations:
+            return {}
+        allowed = {operation.name.replace("_", "").lower() for operation in described.authorized_operations}
+        denied = KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED, "")
+        return {needs: self.client.explain(denied, topic, needs) for needs in operations if needs.lower() not in allowed}
 
     def start_offsets(self, topic: str, partitions: Iterable[int]) -> dict[int, int]:
         """The log start offset of each partition."""

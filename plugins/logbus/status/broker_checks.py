@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 
+from confluent_kafka import KafkaError
 from sqlalchemy import Engine, text
 from sqlalchemy.exc import ProgrammingError
 
@@ -66,11 +67,15 @@ def takes(versions: Mapping[str, tuple[int, int]], name: str, version: int) -> b
 
 def check_disk(machine: Machine) -> Iterator[Finding]:
     """How much space is left where the log is stored."""
+    asking = client.Client.for_question(machine.client_config)
     try:
-        directories = cluster.log_directories(client.Client.for_question(machine.client_config))
+        directories = cluster.log_directories(asking)
     except errors.BrokerUnavailable:
         yield note("disk", "the broker does not report how full its disks are", "logbus doctor --only broker")
         return
+    if not directories:
+        denied = asking.explain(KafkaError(KafkaError.CLUSTER_AUTHORIZATION_FAILED, ""), "")
+        yield note("disk", "how full the broker's disks are, and how large topics are on them, is not shown", str(denied))
     for directory in directories:
         yield room(directory)
 

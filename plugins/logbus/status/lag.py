@@ -16,6 +16,7 @@ from typing import Any
 
 from sqlalchemy import Engine
 
+from logbus.errors import AccessDenied
 from logbus.formatting import many
 from logbus.kafka import topics
 from logbus.model import Pipeline, instant_text
@@ -35,9 +36,10 @@ class Lag:
 
     `records_behind` are in closed hours, by partition; `records_open` after them; `records_lost` were deleted unloaded.
     `oldest_record_at` is the timestamp of the first record of the oldest hour. `expires_by` is what would delete that record
-    and `expires_at` when: None with an `expires_by` means a limit by size, for which it is unknown. `bytes_behind` is None
-    unless the records were read. `gaps` are the hours that are not loaded: `hours_behind` of them hold records that wait to be
-    loaded, `hours_empty` hold none.
+    and `expires_at` when: None with an `expires_by` means a limit by size, for which it is unknown. `expiry_problem` is why
+    nothing is known of either: the user may not see the topic's settings. `bytes_behind` is None unless the records were
+    read. `gaps` are the hours that are not loaded: `hours_behind` of them hold records that wait to be loaded, `hours_empty`
+    hold none.
     """
 
     pipeline: str
@@ -52,6 +54,7 @@ class Lag:
     bytes_behind: int | None = None
     expires_at: datetime | None = None
     expires_by: str | None = None
+    expiry_problem: str | None = None
     problem: str | None = None
     gaps: tuple[missing.Gap, ...] = ()
 
@@ -81,6 +84,7 @@ class Lag:
             "bytes_behind": self.bytes_behind,
             "seconds_until_expiry": None if self.expires_at is None else (self.expires_at - now).total_seconds(),
             "expires_by": self.expires_by,
+            "expiry_problem": self.expiry_problem,
         }
         values = counted if self.problem is None else dict.fromkeys(counted)
         return {"pipeline": self.pipeline, "topic": self.topic, **values, "problem": self.problem}
@@ -120,7 +124,12 @@ def lag_over(
     if lag.oldest_hour is not None:
         lag = replace(lag, oldest_record_at=boundaries.first_record_at(log, pipeline, undone, offsets, lag.oldest_hour))
     size = None if measure is None else measured(pipeline.topic, undone, offsets, measure)
-    return replace(lag, bytes_behind=size, **expiry(lag, pipeline, policy, log.settings(pipeline.topic, topics.LIMIT_SETTINGS)))
+    lag = replace(lag, bytes_behind=size)
+    try:
+        own = log.settings(pipeline.topic, topics.LIMIT_SETTINGS)
+    except AccessDenied as denied:  # who may only read topics still sees how far behind they are
+        return replace(lag, expiry_problem=str(denied) if lag.records else None)
+    return replace(lag, **expiry(lag, pipeline, policy, own))
 
 
 def count(

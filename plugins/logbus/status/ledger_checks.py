@@ -17,11 +17,11 @@ from sqlalchemy import Connection, Select, select
 
 from logbus import errors, model
 from logbus.formatting import first_line, many, several
-from logbus.kafka.topics import OffsetLog
+from logbus.kafka.topics import LogAdmin
 from logbus.loads import attempts, stamped_hours
 from logbus.loads.attempts import end_expired
 from logbus.loads.ledger import Ledger
-from logbus.status import checks, ledger_totals
+from logbus.status import checks, ledger_totals, retention_run
 from logbus.windows import log_changes, missing, rows, schema
 
 WINDOW, ATTEMPT = schema.window, schema.attempt
@@ -37,7 +37,7 @@ class Case:
     """One pipeline under examination. `log` is None where the broker does not answer."""
 
     ledger: Ledger
-    log: OffsetLog | None
+    log: LogAdmin | None
     pipeline: model.Pipeline
     now: datetime
 
@@ -97,6 +97,35 @@ def _check_topic(case: Case) -> Iterator[checks.Finding]:
         yield checks.error(case.subject, str(problem), "name the right broker")
     except errors.LogChanged as problem:
         yield checks.error(case.subject, str(problem), f"logbus pipeline rebase {name}")
+
+
+# What does not work without a right on the topic, as kafka-acls writes it, and whether a pipeline can do without.
+RIGHTS = {
+    "Read": ("no record of it can be loaded or audited", checks.error),
+    "DescribeConfigs": ("when the broker deletes records that are not loaded is unknown", checks.note),
+}
+OF_RETENTION = {
+    "Delete": ("managed retention can delete nothing of it", checks.error),
+    "AlterConfigs": ("managed retention cannot change its limits", checks.error),
+}
+
+
+def _check_rights(case: Case) -> Iterator[checks.Finding]:
+    """May this user do what the pipeline needs?"""
+    if case.log is None:
+        return
+    topic = case.pipeline.topic
+    with case.ledger.engine.connect() as connection:
+        rights = RIGHTS | (OF_RETENTION if topic in retention_run.policies_by_topic(connection) else {})
+    try:
+        lacking = case.log.lacking(topic, rights)
+    except errors.BrokerUnavailable:
+        raise
+    except errors.LogbusError:
+        return  # a finding of its own
+    for operation, how_to_grant in lacking.items():
+        effect, finding = rights[operation]
+        yield finding(case.subject, f"topic {topic}: {effect}", str(how_to_grant))
 
 
 def _check_attempts(case: Case) -> Iterator[checks.Finding]:
@@ -230,6 +259,7 @@ def _check_other_records(case: Case) -> Iterator[checks.Finding]:
 
 CHECKS: Sequence[Check] = (
     _check_topic,
+    _check_rights,
     _check_attempts,
     _check_failures,
     _check_chain,
@@ -250,7 +280,7 @@ def _check_leftovers(ledger: Ledger) -> Iterator[checks.Finding]:
 
 
 def check_all(
-    ledger: Ledger, log: OffsetLog | None, pipelines: Sequence[model.Pipeline], now: datetime
+    ledger: Ledger, log: LogAdmin | None, pipelines: Sequence[model.Pipeline], now: datetime
 ) -> Iterator[checks.Finding]:
     """All findings, pipeline by pipeline. A broker that does not answer is one finding, and is not asked again."""
     yield from _check_leftovers(ledger)

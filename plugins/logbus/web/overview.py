@@ -246,7 +246,7 @@ def lag_json(lag: Lag, loaded: Loaded | None, now: datetime) -> dict[str, Any]:
     same = ("hours_behind", "hours_empty", "oldest_hour", "records_behind", "records_open", "records_lost", "age_seconds")
     size, is_estimated = bytes_behind(lag, loaded) if lag.problem is None else (None, False)
     return {
-        **{name: summary[name] for name in (*same, "seconds_until_expiry", "expires_by", "problem")},
+        **{name: summary[name] for name in (*same, "seconds_until_expiry", "expires_by", "expiry_problem", "problem")},
         "bytes_behind": size,
         "bytes_are_estimated": is_estimated,
         "oldest_unloaded_at": summary["oldest_record_at"] or summary["oldest_hour"],

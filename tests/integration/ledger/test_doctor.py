@@ -237,3 +237,11 @@ def test_a_warehouse_that_does_not_answer_is_an_error(run: Any) -> None:
     assert result.exit_code == 5
     assert [found["subject"] for found in json.loads(result.output)] == ["warehouse"]
     assert "secret" not in result.output
+
+
+def test_rights_that_the_user_lacks_are_named_with_what_they_are_for(healthy: World) -> None:
+    healthy.log.denied = {"Read", "DescribeConfigs", "Delete"}
+    assert findings(healthy) == [
+        ("error", "topic t: no record of it can be loaded or audited"),
+        ("note", "topic t: when the broker deletes records that are not loaded is unknown"),
+    ]

@@ -74,12 +74,15 @@ function due(lag) {
     ? `gone in ${span(lag.seconds_until_expiry)}`
     : lag.expires_by
       ? "gone by size"
-      : "kept";
+      : lag.expiry_problem
+        ? "kept?"
+        : "kept";
+  const why = lag.expires_by ? `deleted by ${lag.expires_by}` : (lag.expiry_problem ?? "nothing deletes it");
   return figure(
     "Oldest waiting",
     false,
     h("b", {}, span(lag.age_seconds)),
-    h("small", { class: soon ? "bad" : "", title: lag.expires_by ? `deleted by ${lag.expires_by}` : "nothing deletes it" }, until),
+    h("small", { class: soon ? "bad" : "", title: why }, until),
   );
 }
 

@@ -156,7 +156,7 @@ export function headline(pipelines, shown, paused) {
       taken === undefined ? MISSING : `in ${span(taken)}`,
       found.next
         ? `${found.next.name}, by ${found.next.lag.expires_by}`
-        : nobodyKnows
+        : nobodyKnows || pipelines.some((one) => one.lag?.expiry_problem)
           ? "not known"
           : "nothing that waits expires",
       taken !== undefined && taken < SOON_SECONDS ? "bad" : "",

@@ -33,8 +33,8 @@ function standing({ lag, broker, dag_ids: dags, paused_dag_ids: paused }) {
   const pause = off ? ` ${paused.length > 1 ? "Its Dags are" : "Its Dag is"} paused, so nothing loads it. ` : "";
   if (!lag.hours_behind) return notice(off ? "warn" : "good", "Every closed hour is in", [pause, links].flat());
   const waiting = `${many(lag.records_behind, "record")}, the oldest for ${span(lag.age_seconds)}`;
-  const until =
-    lag.seconds_until_expiry === null ? "nothing deletes them" : `they are kept for ${span(lag.seconds_until_expiry)} more`;
+  const kept = lag.expiry_problem ? `how long they are kept is unknown (${lag.expiry_problem})` : "nothing deletes them";
+  const until = lag.seconds_until_expiry === null ? kept : `they are kept for ${span(lag.seconds_until_expiry)} more`;
   return h(
     "div",
     { class: `notice ${off ? "bad" : "warn"}`, role: "status" },

@@ -19,7 +19,7 @@ def test_every_sentence_can_be_filled_in_and_says_what_it_is_about() -> None:
         error = explain_code(code, "SAID", "orders", broker=AT, needs="Write")
         fields = {name for _, name, _, _ in string.Formatter().parse(sentence) if name}
         assert (type(error) is kind, "{" in str(error)) == (True, False)
-        assert fields <= {"broker", "about", "needs", "message"}
+        assert fields <= {"broker", "about", "needs", "message", "principal"}
         assert "orders" in str(error) or "about" not in fields
         assert "SAID" in str(error) or code in MISSING
 

@@ -128,3 +128,12 @@ def test_a_limit_behind_the_end_of_all_datetimes_takes_nothing(log: FakeLog, ret
     log.change_settings("t", {"retention.ms": str(retention_ms)})
     found = lag(log, chain([]), at(24 * 365 * 7_950))
     assert (found.records, found.expires_at, found.expires_by) == (1, None, None)
+
+
+def test_a_user_who_may_not_see_settings_sees_the_lag_and_that_the_expiry_is_unknown(log: FakeLog) -> None:
+    before = lag(log, loaded(0, 1, 2))
+    log.denied = {"DescribeConfigs"}
+    found = lag(log, loaded(0, 1, 2))
+    assert "lacks DescribeConfigs" in str(found.expiry_problem)
+    assert replace(found, expiry_problem=None) == replace(before, expires_at=None, expires_by=None)
+    assert lag(log, loaded(*range(6))).expiry_problem is None
