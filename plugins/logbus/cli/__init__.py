@@ -32,6 +32,10 @@ SECTIONS = {
         "window": ("logbus.cli.window:command", "List, show, compare and audit the windows in the ledger."),
         "dead-letter": ("logbus.cli.dead_letter:command", "List, show and export records that did not parse."),
         "doctor": ("logbus.cli.doctor:command", "Show what is wrong and what to type."),
+        "audit-table": (
+            "logbus.cli.audit_table:command",
+            "Find what is missing, doubled or foreign in a table that others load.",
+        ),
         "query": ("logbus.cli.query:command", "Query the Iceberg tables of pipelines in SQL, with DuckDB."),
     },
     "Move records": {

@@ -162,11 +162,12 @@ def _way_out(connection: Connection, target: TableName, hour: model.Interval) ->
     )
 
 
-def table_columns(connection: Connection, table: TableName) -> dict[str, str]:
-    """Names and types of the columns, in the table's order, without those the server fills itself (generated, identity)."""
+def table_columns(connection: Connection, table: TableName, *, with_generated: bool = False) -> dict[str, str]:
+    """Names and types of the columns, in the table's order; if not `with_generated`, without those the server fills itself."""
     query = text(
         "select attname, format_type(atttypid, atttypmod) from pg_attribute "
-        "where attrelid = to_regclass(:name) and attnum > 0 and not attisdropped and attgenerated = '' and attidentity = '' "
-        "order by attnum"
+        "where attrelid = to_regclass(:name) and attnum > 0 and not attisdropped "
+        "and (:with_generated or (attgenerated = '' and attidentity = '')) order by attnum"
     )
-    return {row.attname: row.format_type for row in connection.execute(query, {"name": table.identifier})}
+    parameters = {"name": table.identifier, "with_generated": with_generated}
+    return {row.attname: row.format_type for row in connection.execute(query, parameters)}

@@ -1,4 +1,4 @@
-"""Figures on all pipelines: nine statements in one read-only transaction, so that they are consistent. Used by each scrape.
+"""Figures on all pipelines: ten statements in one read-only transaction, so that they are consistent. Used by each scrape.
 
 It only reads and does not create a ledger. Totals (records by outcome, attempts) are counted from the ledger's rows, which are
 never deleted, so they are true counters however often the exporter restarts; a rerun adds an attempt, and thus to the totals.
@@ -14,6 +14,7 @@ from typing import Any
 from sqlalchemy import Connection, Engine, Join, Select, Table, Text, case, cast, func, select, text
 
 from logbus.loads.stamped_hours import newest_stamped
+from logbus.loads.table_audit import VERDICTS
 from logbus.model import WindowState
 from logbus.windows import rows, schema, sql_errors
 
@@ -50,10 +51,24 @@ class PipelineFacts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TableFacts:
+    """What the newest audits found in a table that others load: hours by verdict, records and rows."""
+
+    table: str
+    topic: str
+    audited_at: datetime
+    foreign: int
+    hours: Mapping[str, int]
+    missing: int
+    doubled: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LedgerReading:
-    """All pipelines by name, and the last run of managed retention."""
+    """All pipelines by name, audited tables of others, and the last run of managed retention."""
 
     pipelines: Mapping[str, PipelineFacts]
+    tables: Sequence[TableFacts] = ()
     retention_ran_at: datetime | None = None
     retention_alarms: int = 0
 
@@ -89,8 +104,29 @@ def read_all(connection: Connection) -> LedgerReading:
     last = connection.execute(select(run.c.began_at, run.c.alarms).order_by(run.c.id.desc()).limit(1)).one_or_none()
     return LedgerReading(
         pipelines=facts_by_name,
+        tables=[_table_facts(row) for row in connection.execute(_audited_tables())],
         retention_ran_at=last and last.began_at,
         retention_alarms=len(last.alarms or ()) if last else 0,
+    )
+
+
+def _audited_tables() -> Select[Any]:
+    table, hour = schema.audited_table.c, schema.audited_hour.c
+    verdicts = [func.count().filter(hour.verdict == verdict).label(verdict) for verdict in VERDICTS]
+    sums = [func.coalesce(func.sum(hour[f"{name}_count"]), 0).label(name) for name in ("missing", "doubled")]
+    query = select(*table, *verdicts, *sums).outerjoin(schema.audited_hour).group_by(*schema.audited_table.primary_key)
+    return query.order_by(*schema.audited_table.primary_key)
+
+
+def _table_facts(row: Any) -> TableFacts:
+    return TableFacts(
+        table=row.table_name,
+        topic=row.topic,
+        audited_at=row.audited_at,
+        foreign=row.foreign_rows,
+        hours={verdict: getattr(row, verdict) for verdict in VERDICTS},
+        missing=int(row.missing),
+        doubled=int(row.doubled),
     )
 
 

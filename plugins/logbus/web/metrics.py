@@ -42,6 +42,7 @@ def _counter(name: str, help_: str, *labels: str) -> ExportedMetric:
 
 
 _PIPELINE = ("pipeline", "topic")
+_TABLE = ("table", "topic")
 _PARTITION = ("topic", "partition")
 _GROUP_PARTITION = ("consumergroup", "topic", "partition")
 # The owner's labels are empty where no member is assigned the partition; to Prometheus an empty label is an absent one.
@@ -105,6 +106,14 @@ REDRIVEN = _counter(
     *_PIPELINE,
     "outcome",
 )
+
+# Tables that others load, as their newest audits found them (`logbus audit-table`).
+TABLE_HOURS = _gauge("logbus_table_hours", "Audited hours by verdict: exact, wrong, unknown.", *_TABLE, "verdict")
+TABLE_MISSING = _gauge("logbus_table_missing_records", "Records of the topic that the table lacks in them.", *_TABLE)
+TABLE_DOUBLED = _gauge("logbus_table_doubled_rows", "Rows of records that the table has already.", *_TABLE)
+TABLE_FOREIGN = _gauge("logbus_table_foreign_rows", "Rows that no record of the topic can have, in the whole table.", *_TABLE)
+TABLE_AUDIT = _gauge("logbus_table_last_audit_timestamp_seconds", "When it was audited, seconds since the epoch.", *_TABLE)
+
 RETENTION_RUN = _gauge("logbus_retention_last_run_timestamp_seconds", "When managed retention last ran, seconds since the epoch.")
 RETENTION_ALARMS = _gauge("logbus_retention_alarms", "What the last run of managed retention complained of.")
 
@@ -174,6 +183,8 @@ def ledger_samples(reading: ledger_totals.LedgerReading) -> Iterator[Sample]:
     for facts in reading.pipelines.values():
         yield from _window_samples(facts)
         yield from _work_samples(facts)
+    for table in reading.tables:
+        yield from _table_samples(table)
     yield RETENTION_RUN, (), seconds(reading.retention_ran_at)
     yield RETENTION_ALARMS, (), None if reading.retention_ran_at is None else reading.retention_alarms
 
@@ -203,6 +214,16 @@ def _work_samples(facts: ledger_totals.PipelineFacts) -> Iterator[Sample]:
     yield DEAD_LETTERS, labels, facts.dead_letters
     for outcome, count in facts.redriven.items():
         yield REDRIVEN, (*labels, outcome), count
+
+
+def _table_samples(facts: ledger_totals.TableFacts) -> Iterator[Sample]:
+    labels = (facts.table, facts.topic)
+    for verdict, count in facts.hours.items():
+        yield TABLE_HOURS, (*labels, verdict), count
+    yield TABLE_MISSING, labels, facts.missing
+    yield TABLE_DOUBLED, labels, facts.doubled
+    yield TABLE_FOREIGN, labels, facts.foreign
+    yield TABLE_AUDIT, labels, seconds(facts.audited_at)
 
 
 def lag_samples(reading: fleet.LagReading) -> Iterator[Sample]:

@@ -22,6 +22,9 @@
     announcement   windows announced to it
     taken_window   which run of an event-driven DAG a window belongs to
 
+    audited_table  a table that others load, and what its last audit found
+    audited_hour   what the newest audit of an hour of it found
+
 They are created and changed by the revisions in `migrations/`, which lead to exactly these.
 """
 
@@ -316,4 +319,30 @@ taken_window = sa.Table(
     sa.Column("starts_at", sa.DateTime(timezone=True), primary_key=True),
     sa.Column("run_id", sa.Text, nullable=False),
     sa.Column("taken_at", sa.DateTime(timezone=True), nullable=False),
+)
+
+audited_table = sa.Table(
+    "audited_table",
+    metadata,
+    sa.Column("table_name", sa.Text, primary_key=True),
+    sa.Column("topic", sa.Text, primary_key=True),
+    sa.Column("audited_at", sa.DateTime(timezone=True), nullable=False),
+    sa.Column("foreign_rows", sa.BigInteger, nullable=False),  # that no record of the topic can have
+    sa.Column("remarks", JSONB, nullable=False),
+)
+
+audited_hour = sa.Table(
+    "audited_hour",
+    metadata,
+    sa.Column("table_name", sa.Text, primary_key=True),
+    sa.Column("topic", sa.Text, primary_key=True),
+    sa.Column("starts_at", sa.DateTime(timezone=True), primary_key=True),
+    sa.Column("audited_at", sa.DateTime(timezone=True), nullable=False),
+    sa.Column("verdict", sa.Text, nullable=False),
+    sa.Column("record_count", sa.BigInteger, nullable=False),  # in the log
+    sa.Column("row_count", sa.BigInteger, nullable=False),
+    sa.Column("missing_count", sa.BigInteger, nullable=False),
+    sa.Column("doubled_count", sa.BigInteger, nullable=False),
+    sa.Column("remarks", JSONB, nullable=False),
+    sa.ForeignKeyConstraint(["table_name", "topic"], [audited_table.c.table_name, audited_table.c.topic]),
 )

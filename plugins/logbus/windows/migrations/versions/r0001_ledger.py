@@ -237,6 +237,28 @@ create table logbus.taken_window (
     taken_at timestamptz not null,
     primary key (consumer, pipeline, starts_at)
 );
+create table logbus.audited_table (
+    table_name text not null,
+    topic text not null,
+    audited_at timestamptz not null,
+    foreign_rows bigint not null,
+    remarks jsonb not null,
+    primary key (table_name, topic)
+);
+create table logbus.audited_hour (
+    table_name text not null,
+    topic text not null,
+    starts_at timestamptz not null,
+    audited_at timestamptz not null,
+    verdict text not null,
+    record_count bigint not null,
+    row_count bigint not null,
+    missing_count bigint not null,
+    doubled_count bigint not null,
+    remarks jsonb not null,
+    primary key (table_name, topic, starts_at),
+    foreign key (table_name, topic) references logbus.audited_table
+);
 """
 
 
