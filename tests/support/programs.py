@@ -8,21 +8,18 @@ from pathlib import Path
 
 import pytest
 
-TOOLS = Path(__file__).parents[2] / ".tools"
+# Packages of servers, which scripts/test-tools.sh unpacks instead of installing them.
+UNPACKED = Path(__file__).parents[2] / ".tools" / "unpacked"
 
 
 def program_or_skip(name: str) -> str:
-    """The program's path. If it is missing, the test is skipped, or fails in CI, which is meant to have it."""
-    found = shutil.which(name)
+    """The program's path, among what was unpacked or in PATH. If it is missing, the test is skipped, or fails in CI, which is
+    meant to have it."""
+    directories = [str(UNPACKED / "usr" / "bin"), str(UNPACKED / "usr" / "sbin"), os.environ.get("PATH", os.defpath)]
+    found = shutil.which(name, path=os.pathsep.join(directories))
     if found is None:
         reason = f"`{name}` is not installed"
         if os.environ.get("CI") == "true":
             pytest.fail(reason)
         pytest.skip(reason)
     return found
-
-
-def prometheus_tool_or_skip(name: str) -> str:
-    """`promtool`, `amtool` or `prometheus`, from where scripts/test-tools.sh unpacks them, or from PATH."""
-    unpacked = TOOLS / "prometheus" / "usr" / "bin" / name
-    return str(unpacked) if unpacked.exists() else program_or_skip(name)

@@ -15,7 +15,7 @@ from logbus.waiting import wait_until
 
 from benchmarks.processes import free_port
 from tests.support.exporting import fetch
-from tests.support.programs import prometheus_tool_or_skip
+from tests.support.programs import program_or_skip
 
 
 class PrometheusServer:
@@ -54,7 +54,7 @@ def prometheus(directory: Path, targets: Mapping[str, str], *rule_files: Path) -
     directory.mkdir(parents=True, exist_ok=True)
     (directory / "prometheus.yml").write_text(yaml.safe_dump(config))
     command = [
-        prometheus_tool_or_skip("prometheus"),
+        program_or_skip("prometheus"),
         f"--config.file={directory}/prometheus.yml",
         f"--storage.tsdb.path={directory}/data",
         f"--web.listen-address=127.0.0.1:{port}",

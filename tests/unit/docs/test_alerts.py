@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 import yaml
+from logbus.waiting import PATIENCE_SECONDS
 
 from benchmarks import processes
-from tests.support.programs import prometheus_tool_or_skip
+from tests.support.programs import program_or_skip
 from tests.support.promql import named
 
 DOCS = Path(__file__).parents[3] / "docs"
@@ -64,27 +65,27 @@ def test_the_tokenizer_sees_metrics_and_labels_and_nothing_else() -> None:
 
 
 def test_promtool_takes_rules_and_configuration() -> None:
-    promtool = prometheus_tool_or_skip("promtool")
+    promtool = program_or_skip("promtool")
     for words in (["check", "rules", str(ALERTS)], ["check", "config", str(ALERTS.with_name("prometheus.yml"))]):
-        result = processes.run([promtool, *words], seconds_max=60)
+        result = processes.run([promtool, *words], seconds_max=PATIENCE_SECONDS)
         assert result.returncode == 0, result.stdout + result.stderr
 
 
 def test_amtool_takes_where_alerts_go(tmp_path: Path) -> None:
     """Debian's amtool predates `url_file`, so the address itself is put in its place."""
-    amtool, path = prometheus_tool_or_skip("amtool"), tmp_path / "alertmanager.yml"
+    amtool, path = program_or_skip("amtool"), tmp_path / "alertmanager.yml"
     text, replaced = re.subn(r"url_file: \S+", "url: http://localhost:9/", ALERTMANAGER.read_text())
     assert replaced == 1
     path.write_text(text)
-    result = processes.run([amtool, "check-config", str(path)], seconds_max=60)
+    result = processes.run([amtool, "check-config", str(path)], seconds_max=PATIENCE_SECONDS)
     assert result.returncode == 0, result.stdout + result.stderr
 
 
 def test_alerts_fire_when_they_should_and_not_before() -> None:
-    promtool = prometheus_tool_or_skip("promtool")
+    promtool = program_or_skip("promtool")
     examples = yaml.safe_load(EXAMPLES.read_text())
     assert {one["alertname"] for test in examples["tests"] for one in test["alert_rule_test"]} == {
         rule["alert"] for rule in RULES
     }
-    result = processes.run([promtool, "test", "rules", str(EXAMPLES)], seconds_max=60)
+    result = processes.run([promtool, "test", "rules", str(EXAMPLES)], seconds_max=PATIENCE_SECONDS)
     assert result.returncode == 0, result.stdout + result.stderr
