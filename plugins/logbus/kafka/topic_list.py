@@ -229,11 +229,13 @@ def _known_sum(counts: Iterable[int | None]) -> int | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TopicOwners:
-    """What the ledger has on a topic: its pipelines, whether logbus manages its retention, average bytes per record."""
+    """What the ledger has on a topic: its pipelines, whether logbus manages its retention, average bytes per record, audits of
+    tables that something else loads from it."""
 
     pipelines: Sequence[str] = ()
     is_managed: bool | None = False  # None where the ledger could not be read
     bytes_each: float | None = None
+    audits: Sequence[Mapping[str, Any]] = ()
 
 
 # Returns the bytes on disk of each partition; raises `BrokerUnavailable` where the broker does not report them.
@@ -319,6 +321,7 @@ def topic_json(topic: TopicReading, owners: TopicOwners) -> dict[str, Any]:
         "records": topic.records,
         "produced_per_second": topic.produced_per_second,
         "pipelines": list(owners.pipelines),
+        "audits": list(owners.audits),
         "retention": retention_json(topic.settings, owners.is_managed),
         "problem": None if topic.error is None else str(topic.error),
         "partition_list": [

@@ -23,7 +23,7 @@ from sqlalchemy import Engine
 from logbus import errors, model
 from logbus.kafka.topic_list import Kind, LogBatches, Question, TopicDescription
 from logbus.kafka.topics import OffsetAndTimestamp, TopicFacts
-from logbus.status import retention_plan, retention_run, window_facts
+from logbus.status import ledger_totals, retention_plan, retention_run, window_facts
 from logbus.status.lag import Lag, lag_over
 from logbus.status.window_facts import Loaded
 from logbus.windows import pipeline_chains, registration, sql_errors
@@ -277,6 +277,7 @@ class Registered:
     dag_ids: Mapping[str, Sequence[str]]
     loaded: Mapping[str, Loaded]
     newest_ends: Mapping[str, datetime]
+    tables: Sequence[ledger_totals.TableFacts]  # that something else loads, as they were last audited
 
     @property
     def names(self) -> list[str]:
@@ -295,6 +296,7 @@ def read_registered(engine: Engine, now: datetime) -> Registered:
             dag_ids=registration.dags_by_pipeline(connection),
             loaded=window_facts.loaded_by_pipeline(connection, now),
             newest_ends=window_facts.newest_ends(connection),
+            tables=ledger_totals.read_tables(connection),
         )
 
 

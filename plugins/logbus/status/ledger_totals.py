@@ -15,7 +15,7 @@ from sqlalchemy import Connection, Engine, Join, Select, Table, Text, case, cast
 
 from logbus.loads.stamped_hours import newest_stamped
 from logbus.loads.table_audit import VERDICTS
-from logbus.model import WindowState
+from logbus.model import WindowState, instant_text
 from logbus.windows import rows, schema, sql_errors
 
 WINDOW, ATTEMPT = schema.window, schema.attempt
@@ -62,6 +62,11 @@ class TableFacts:
     missing: int
     doubled: int
 
+    def summary(self) -> dict[str, Any]:
+        """As JSON-ready values."""
+        counts = {"missing": self.missing, "doubled": self.doubled, "foreign": self.foreign}
+        return {"table": self.table, "audited_at": instant_text(self.audited_at), **self.hours, **counts}
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LedgerReading:
@@ -104,30 +109,30 @@ def read_all(connection: Connection) -> LedgerReading:
     last = connection.execute(select(run.c.began_at, run.c.alarms).order_by(run.c.id.desc()).limit(1)).one_or_none()
     return LedgerReading(
         pipelines=facts_by_name,
-        tables=[_table_facts(row) for row in connection.execute(_audited_tables())],
+        tables=read_tables(connection),
         retention_ran_at=last and last.began_at,
         retention_alarms=len(last.alarms or ()) if last else 0,
     )
 
 
-def _audited_tables() -> Select[Any]:
+def read_tables(connection: Connection) -> list[TableFacts]:
     table, hour = schema.audited_table.c, schema.audited_hour.c
     verdicts = [func.count().filter(hour.verdict == verdict).label(verdict) for verdict in VERDICTS]
     sums = [func.coalesce(func.sum(hour[f"{name}_count"]), 0).label(name) for name in ("missing", "doubled")]
-    query = select(*table, *verdicts, *sums).outerjoin(schema.audited_hour).group_by(*schema.audited_table.primary_key)
-    return query.order_by(*schema.audited_table.primary_key)
-
-
-def _table_facts(row: Any) -> TableFacts:
-    return TableFacts(
-        table=row.table_name,
-        topic=row.topic,
-        audited_at=row.audited_at,
-        foreign=row.foreign_rows,
-        hours={verdict: getattr(row, verdict) for verdict in VERDICTS},
-        missing=int(row.missing),
-        doubled=int(row.doubled),
-    )
+    key = schema.audited_table.primary_key
+    query = select(*table, *verdicts, *sums).outerjoin(schema.audited_hour).group_by(*key).order_by(*key)
+    return [
+        TableFacts(
+            table=row.table_name,
+            topic=row.topic,
+            audited_at=row.audited_at,
+            foreign=row.foreign_rows,
+            hours={verdict: getattr(row, verdict) for verdict in VERDICTS},
+            missing=int(row.missing),
+            doubled=int(row.doubled),
+        )
+        for row in connection.execute(query)
+    ]
 
 
 def _windows_by_state() -> Select[Any]:

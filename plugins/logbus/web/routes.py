@@ -7,6 +7,7 @@ knows, and vice versa.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from dataclasses import replace
 from typing import Annotated, Any, TypeVar
 
 import orjson
@@ -209,6 +210,10 @@ def get_topics(context: request_context.ContextDep) -> Response:
     # Without a ledger it cannot be known whether retention is managed: unknown, and not "no".
     nobody = topic_list.TopicOwners(is_managed=None if registered is None else False)
     topics, error = _read_or_error(context.source.topics.get)
+    if registered is not None and access.may_read_connection(context.user, context.warehouse_conn_id):
+        for name in {facts.topic for facts in registered.tables}:
+            audits = [facts.summary() for facts in registered.tables if facts.topic == name]
+            owners[name] = replace(owners.get(name, nobody), audits=audits)
     listed = [topic_list.topic_json(topic, owners.get(topic.name, nobody)) for topic in topics or ()]
     return context.page(context.source.topics, error, {"warehouse": warehouse, "topics": listed})
 

@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from logbus.loads.table_audit import HourAudit, Spans, TableReport, record_report
 from logbus.model import HOUR, Interval, instant_text
 from logbus.status.window_facts import MICROSECOND, micros
 from logbus.web.cells import Cell, CellState, columns_of
@@ -316,6 +317,9 @@ def test_an_attempt_that_failed_says_why(open_page: Open, platform: SeededPlatfo
 
 
 def test_topics_and_groups_sort_and_open(open_page: Open, platform: SeededPlatform) -> None:
+    hour = HourAudit(start=platform.start(2), records=3, missing=Spans(count=2))
+    report = TableReport(table="shop.payments", topic="payments", hours=[hour], foreign=0, problems=(), notes=())
+    record_report(platform.ledger.engine, report, platform.start(0))
     frame = open_page("admin", f"{ALONE}/topics")
     topics = frame.get_by_role("table", name="Topics")
     topics.get_by_role("button", name="Records").click()
@@ -327,6 +331,8 @@ def test_topics_and_groups_sort_and_open(open_page: Open, platform: SeededPlatfo
         "rows => rows.map(row => row.cells[3].textContent.replace(',', ''))"
     )
     assert opened == ends
+    topics.get_by_role("button", name="payments").click()
+    expect(topics.get_by_role("row", name="shop.payments").locator("td")).to_contain_text(["shop.payments", "0", "1", "0", "2"])
     groups = frame.get_by_role("table", name="Groups")
     expect(groups.get_by_role("row", name="notebook")).to_contain_text("no offsets")
     groups.get_by_role("button", name="billing-exporter").click()

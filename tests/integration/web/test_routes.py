@@ -16,6 +16,7 @@ from logbus.kafka.topics import Topics
 from logbus.loads.dead_letters import ERROR_CHARACTERS_MAX
 from logbus.loads.engine import warehouse_url as parse
 from logbus.loads.history import window_history
+from logbus.loads.table_audit import HourAudit, Spans, TableReport, record_report
 from logbus.model import instant_text
 from logbus.status.lag import lag_of
 from logbus.waiting import PATIENCE_SECONDS
@@ -405,6 +406,21 @@ def test_topics_show_what_the_broker_has(places: UiClient, pipeline: RealPipelin
     assert {one["partition"]: one["size_bytes"] for one in found["partition_list"]} == sizes
     assert (found["size_bytes"], found["size_is_estimated"]) == (sum(sizes.values()), False)
     assert found["retention"] == {"ms": None, "bytes": None, "managed": False}
+
+
+def test_a_topic_shows_audits_of_tables_to_those_who_may_see_the_warehouse(places: UiClient, pipeline: RealPipeline) -> None:
+    hours = [HourAudit(start=at(10), records=3, rows=3), HourAudit(start=at(11), records=2, missing=Spans(count=2))]
+    report = TableReport(table="shop.orders", topic=pipeline.name, hours=hours, foreign=0, problems=(), notes=())
+    record_report(pipeline.ledger.engine, report, NOW)
+    places.seconds += 100
+
+    def shown() -> Any:
+        return {one["name"]: one["audits"] for one in places.json("/api/topics")["topics"]}[pipeline.name]
+
+    assert shown() == []
+    places.connections.add("warehouse_default")
+    counts = {"exact": 1, "wrong": 1, "unknown": 0, "missing": 2, "doubled": 0, "foreign": 0}
+    assert shown() == [{"table": "shop.orders", "audited_at": instant_text(NOW), **counts}]
 
 
 def test_groups_show_lag_and_what_nobody_knows(places: UiClient, own: RealPipeline, broker: AnyBroker) -> None:

@@ -2,7 +2,7 @@
 
 import { empty, furnish, keepFresh, notice, problem, places, freshness } from "./chrome.js";
 import { byId, h, replace } from "./dom.js";
-import { bytes, many, MISSING, rate, short, span, whole } from "./format.js";
+import { bytes, many, MISSING, moment, rate, short, span, whole } from "./format.js";
 import { apiAddress, pageAddress } from "./frame.js";
 import { Poll } from "./live.js";
 import { SortedTable } from "./sorted.js";
@@ -69,7 +69,20 @@ function partitions(topic) {
     trouble(topic.problem),
     h("p", {}, h("a", { class: "button", href: pageAddress("records", { topic: topic.name }) }, "Look at its records")),
     small(["partition", "leader", "first offset", "end offset", "records", "size"], rows),
+    audits(topic),
   ];
+}
+
+const AUDITED = ["exact", "wrong", "unknown", "missing", "doubled", "foreign"];
+
+// Tables that something else loads from the topic, as `logbus audit-table` last found them.
+function audits(topic) {
+  if (!topic.audits?.length) return null;
+  const heads = ["audited table", "hours exact", "hours wrong", "hours unknown", "missing", "doubled", "foreign", "audited"];
+  return small(
+    heads,
+    topic.audits.map((audit) => [audit.table, ...AUDITED.map((name) => audit[name]), moment(audit.audited_at)]),
+  );
 }
 
 const difference = (end, start) => (typeof end === "number" && typeof start === "number" ? end - start : null);

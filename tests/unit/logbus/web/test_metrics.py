@@ -14,7 +14,7 @@ from logbus.model import HOUR, Pipeline
 from logbus.status.fleet import FUTURE_STAMPS, LagReading, PipelineReading
 from logbus.status.kafka_reading import KafkaReading, PartitionReading
 from logbus.status.lag import Lag
-from logbus.status.ledger_totals import LedgerReading, PipelineFacts
+from logbus.status.ledger_totals import LedgerReading, PipelineFacts, TableFacts
 from logbus.web import metrics
 from logbus.web.exporter import families
 from logbus.web.metrics import CATALOG, ExportedMetric
@@ -128,6 +128,12 @@ def test_a_pipeline_that_has_just_been_registered_has_counters_at_zero_and_no_in
     assert {found[metrics.ATTEMPTS, "p", "t", state] for state in ("committed", "failed", "superseded")} == {0}
     assert {found[metrics.WINDOWS, "p", "t", state] for state in ("frozen", "loading", "loaded", "audited")} == {0}
     assert not {metrics.LAST_AUDIT, metrics.LAST_LOAD, metrics.LOADED_UNTIL, metrics.RETENTION_RUN} & {key[0] for key in found}
+
+
+def test_a_table_of_others_has_hours_by_verdict() -> None:
+    facts = TableFacts(table="x", topic="t", audited_at=NOW, foreign=1, hours={"exact": 2, "wrong": 3}, missing=4, doubled=5)
+    samples = kept(metrics.ledger_samples(LedgerReading(pipelines={}, tables=[facts])))
+    assert (samples[metrics.TABLE_HOURS, "x", "t", "wrong"], samples[metrics.TABLE_MISSING, "x", "t"]) == (3, 4)
 
 
 def test_a_target_that_could_not_be_read_says_why() -> None:
