@@ -25,6 +25,9 @@
     audited_table  a table that others load, and what its last audit found
     audited_hour   what the newest audit of an hour of it found
 
+And a view for readers who know SQL and not logbus, `complete_until`: before which instant everything in a pipeline's table is
+audited; null: nothing is.
+
 They are created and changed by the revisions in `migrations/`, which lead to exactly these.
 """
 
