@@ -3,7 +3,7 @@
 Two records an hour in partition 0, one in partition 1; `first_hour` is five hours ago. Hour 0 is loaded (its second record does
 not parse) and audited, hour 1 is loaded, hour 2 is frozen and its attempt failed, hour 3 is closed but not frozen, and one record
 is half an hour ahead, in an hour that stays open during the tests whenever they run. Group `dashboards` has committed three
-records of partition 0 and all of partition 1, group `live` everything.
+records of partition 0 and all of partition 1, group `live` everything. The table `theirs`, which something else loads, was audited.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from logbus.loads.audit import audit_window
 from logbus.loads.engine import connect
 from logbus.loads.ledger import Ledger
 from logbus.loads.sinks import sink_for
+from logbus.loads.table_audit import HourAudit, Spans, TableReport, record_report
 from logbus.model import Interval, Pipeline, milliseconds
 from logbus.status.retention_run import RetentionStore
 
@@ -98,4 +99,6 @@ def fill_ledger(made: Platform) -> None:
     retention = RetentionStore(engine)
     with retention.only_run("retention__test", made.now) as number:
         retention.end_run(number, ["held back for too long"], None, made.now)
+    hour = HourAudit(start=made.at(0), records=3, missing=Spans(count=1))
+    record_report(engine, TableReport(table="theirs", topic=made.name, hours=[hour], foreign=2, problems=(), notes=()), made.now)
     engine.dispose()

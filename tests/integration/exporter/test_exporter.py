@@ -83,6 +83,13 @@ def test_topics_and_groups_are_those_of_the_broker_in_both_spellings(exported: E
     assert value(found, "kafka_consumergroup_group_lag_seconds", group=GROUP, partition="0") is None, "nobody saw it come"
 
 
+def test_an_audited_table_shows_what_it_lacks(exported: Exported) -> None:
+    table = {"table": "theirs", "topic": exported.platform.name}
+    assert value(exported.found, "logbus_table_hours", verdict="wrong", **table) == 1
+    assert value(exported.found, "logbus_table_missing_records", **table) == 1
+    assert value(exported.found, "logbus_table_foreign_rows", **table) == 2
+
+
 def test_every_family_is_in_the_catalogue_with_its_labels_and_nothing_is_nan(exported: Exported) -> None:
     documented = {metric.name: set(metric.labels) for metric in CATALOG}
     shown = {name: labels for name, labels in label_names(exported.found).items() if not name.startswith("process_")}
