@@ -29,7 +29,7 @@ from logbus.waiting import wait_until
 from sqlalchemy import create_engine
 
 from tests.support.pages import PROJECT, blocks
-from tests.support.secured_kafka import LOGIN, PASSWORDS, SecuredKafka, secured_kafka  # noqa: F401
+from tests.support.secured_kafka import LOGIN, PASSWORDS, SecuredKafka, secured_kafka, unsecured_token  # noqa: F401
 
 TOPIC = "read.orders"
 
@@ -151,10 +151,25 @@ def test_certificates_in_the_settings_themselves_connect_both_libraries(kafka: S
     assert "Fetch" in cluster.api_versions(client)
 
 
+BY_TOKEN = {"sasl_mechanism": "OAUTHBEARER", "sasl_username": None, "sasl_password": None}
+FUNCTION = {"oauth_cb": f"{unsecured_token.__module__}.{unsecured_token.__name__}", "sasl_oauthbearer_config": "reader"}
+BUILT_IN = {"enable_sasl_oauthbearer_unsecure_jwt": "true", "sasl_oauthbearer_config": "principal=reader"}
+
+
+@pytest.mark.parametrize("maker", [FUNCTION, BUILT_IN])
+def test_a_token_logs_in(kafka: SecuredKafka, maker: dict[str, str | None]) -> None:
+    config = other(kafka.settings("SASL_SSL", "reader"), **BY_TOKEN, **maker)
+    assert TOPIC in Client(config).metadata().topics
+    produce(kafka.settings("SASL_SSL", "admin"), TOPIC, ["one"])
+    assert next(iter(read_range(json.loads(json.dumps(config)), TOPIC, 0, 0, 1))).value() == b"one"
+
+
 @pytest.mark.parametrize(
     ("changed", "severity", "sentence"),
     [
         ({}, Severity.OK, "supports all"),
+        (BY_TOKEN | FUNCTION, Severity.OK, "supports all"),
+        (BY_TOKEN | BUILT_IN, Severity.NOTE, "unknown: this setting has no counterpart .*unsecure.jwt"),
         ({"sasl_password": "x"}, Severity.ERROR, "authentication with .* failed"),
     ],
 )
@@ -189,7 +204,7 @@ def test_the_properties_of_kafkas_tools_connect(kafka: SecuredKafka, tmp_path: P
 
 def other(settings: dict[str, str], **changed: str | None) -> dict[str, str]:
     """The settings with some changed, by names with underscores; None takes one out."""
-    replaced = settings | {name.replace("_", "."): value for name, value in changed.items()}
+    replaced = settings | {name if name == "oauth_cb" else name.replace("_", "."): value for name, value in changed.items()}
     return {name: value for name, value in replaced.items() if value is not None}
 
 

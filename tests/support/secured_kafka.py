@@ -2,15 +2,18 @@
 
     kafka.settings("SASL_SSL", "reader")      what a client needs that connects to that listener as that user
 
-`admin` is a super user; `reader` may read topics that begin with `read.`, and nothing else; `nobody` may nothing. The certificate
+`admin` is a super user; `reader` may read topics that begin with `read.`, and nothing else; `nobody` may nothing. SASL_SSL takes tokens that nobody signed. The certificate
 that clients present (listener SSL) is reader's.
 """
 
 from __future__ import annotations
 
 import argparse
+import base64
 import ipaddress
+import json
 import re
+import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -79,6 +82,14 @@ class Authority:
         path.write_bytes(builder.sign(self._key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM))
 
 
+def unsecured_token(config: str) -> tuple[str, float]:
+    """What `oauth_cb` may name: an unsigned token for the user that `sasl.oauthbearer.config` is."""
+    now = time.time()
+    parts = ({"alg": "none"}, {"sub": config, "iat": int(now), "exp": int(now) + 3600})
+    encoded = [base64.urlsafe_b64encode(json.dumps(part).encode()).decode().rstrip("=") for part in parts]
+    return ".".join([*encoded, ""]), now + 3600
+
+
 class SecuredKafka(ApacheKafka):
     """One node with the four listeners; anonymous clients may nothing."""
 
@@ -127,6 +138,8 @@ class SecuredKafka(ApacheKafka):
             "listener.name.ssl.ssl.client.auth": "required",
             "ssl.principal.mapping.rules": "RULE:^CN=(.*)$/$1/",
         }
+        lines["listener.name.sasl_ssl.sasl.enabled.mechanisms"] = ",".join((*MECHANISMS, "OAUTHBEARER"))
+        lines["listener.name.sasl_ssl.oauthbearer.sasl.jaas.config"] = f"{LOGIN}.oauthbearer.OAuthBearerLoginModule required;"
         for listener in ("sasl_plaintext", "sasl_ssl", "controller"):
             prefix = f"listener.name.{listener}"
             lines[f"{prefix}.plain.sasl.jaas.config"] = (plain + ";").replace("\\", "\\\\")

@@ -1,7 +1,7 @@
 """The broker's Airflow connection: the Kafka provider's own type `kafka`, whose extra is the client's configuration.
 
-The configuration is also passed to Spark, as JSON. Callbacks, which the Kafka provider resolves for its own clients, cannot be
-passed on that way and are refused.
+The configuration is also passed to Spark, as JSON. So what makes the tokens of OAUTHBEARER stays a text (`logbus.kafka.tokens`);
+a function of the user's has to be in the Kafka provider's own list of those that are trusted.
 """
 
 from __future__ import annotations
@@ -11,10 +11,11 @@ from collections.abc import Iterable
 from typing import Any
 
 from airflow.sdk import BaseHook
+from airflow.sdk.configuration import conf
 from airflow.sdk.log import mask_secret
 
 from logbus.errors import UserError
-from logbus.kafka import groups, topics
+from logbus.kafka import groups, tokens, topics
 from logbus.kafka.client import Client
 from logbus.kafka.client_config import translated
 from logbus.kafka.producing import produce
@@ -42,14 +43,21 @@ class BrokerHook(BaseHook):
             raise UserError(
                 f'the connection {self.kafka_conn_id!r} names no broker: set its extra to {{"bootstrap.servers": "host:9092"}}'
             )
-        if callbacks := [key for key in config if key.endswith("_cb")]:
-            raise UserError(f"connection {self.kafka_conn_id!r} has callbacks ({', '.join(callbacks)}), which Spark cannot call")
+        if "." in (function := str(config.get(tokens.RECIPE, ""))) and function not in self._trusted_functions():
+            raise UserError(
+                f"the connection {self.kafka_conn_id!r} names the function {function!r} as oauth_cb: add it to "
+                "callback_allowlist in the section [apache_kafka] of Airflow's configuration"
+            )
         for key, value in config.items():
             if any(word in key for word in SECRET_KEY_WORDS):
                 mask_secret(value)
                 # The value is also passed inside JSON, where quotes and backslashes are escaped.
                 mask_secret(json.dumps(value)[1:-1] if isinstance(value, str) else value)
         return config
+
+    @staticmethod
+    def _trusted_functions() -> list[str]:
+        return [name.strip() for name in conf.get("apache_kafka", "callback_allowlist", fallback="").split(",")]
 
     def client(self) -> Client:
         """The hook's only client, for `Topics`, `Groups` and the other classes of `logbus.kafka`."""

@@ -35,6 +35,7 @@ from confluent_kafka import (
 from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec, ResourceType
 
 from logbus import errors, waiting
+from logbus.kafka import tokens
 from logbus.kafka.errors import ANYBODY, AWAY, ConnectionReports, explain, unavailable
 
 # A partition of a topic: the key of all offsets.
@@ -191,6 +192,8 @@ class Client:
     ) -> dict[str, Any]:
         """The configured settings without those for other kinds of handle."""
         own = {name: value for name, value in self.config.items() if not name.startswith(foreign)}
+        if (recipe := tokens.recipe_of(self.config)) is not None:
+            own[tokens.RECIPE] = tokens.token_function(recipe)
         return {"error_cb": self._connections.note, **(defaults or {}), **own, **(settings or {})}
 
     def _made(self, kind: Callable[..., Any], settings: Mapping[str, Any]) -> Any:
@@ -198,6 +201,8 @@ class Client:
             return kind(settings, logger=self._connections)
         except KafkaException as error:
             raise errors.UserError(f"the client settings cannot be used: {error.args[0].str()}") from None
+        except (TypeError, ValueError) as error:  # a function's name where a function is expected
+            raise errors.UserError(f"the client settings cannot be used: {error}") from None
 
     # Waiting and errors.
 

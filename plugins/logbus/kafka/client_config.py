@@ -16,15 +16,15 @@ from logbus.errors import UserError
 
 Settings = dict[str, Any]
 
-# Settings of JVM clients that name classes, or tune what librdkafka does by itself: a properties file that is shared with an
-# application has them, and they say nothing about where the brokers are or who asks.
+# Settings of JVM clients that name classes, or tune what librdkafka does by itself, and callbacks of applications: what is shared
+# with an application has them, and they say nothing about where the brokers are or who asks.
 OF_THE_JVM = re.compile(
     r"(?:key|value)\.(?:de)?serializer(?:\..*)?|(?:ssl|sasl)\.(?:engine\.factory|(?:\w+\.)*callback\.handler)\.class|sasl\.login\..*|"
     r"ssl\.(?:protocol|enabled\.protocols|provider|cipher\.suites\.jvm|secure\.random\.implementation|"
     r"(?:trust|key)manager\.algorithm|truststore\.password)|interceptor\.classes|metric(?:s\.|\.reporters).*|partitioner\.class|"
     r"max\.block\.ms|buffer\.memory|max\.request\.size|default\.api\.timeout\.ms|request\.timeout\.ms|max\.poll\.records|"
     r"partition\.assignment\.strategy|auto\.include\.jmx\.reporter|enable\.metrics\.push|schema\.registry\..*|"
-    r"basic\.auth\..*|security\.providers"
+    r"basic\.auth\..*|security\.providers|(?:error|throttle|stats|log)_cb|on_commit"
 )
 
 # PLAIN and SCRAM have the user in the JAAS line; OAUTHBEARER has a client there, or since Kafka 4.1 in settings of its own.
@@ -47,6 +47,7 @@ RENAMED: Mapping[str, str] = {
     "ssl.truststore.certificates": "ssl.ca.pem",
     "ssl.keystore.certificate.chain": "ssl.certificate.pem",
     "ssl.keystore.key": "ssl.key.pem",
+    "metadata.broker.list": "bootstrap.servers",  # librdkafka's other name
 }
 
 TO_PEM = "openssl pkcs12 -in {store} -nokeys -out ca.pem"
@@ -75,6 +76,8 @@ def translated(settings: Mapping[str, Any]) -> Settings:
     if rest.get("ssl.endpoint.identification.algorithm") == "":  # as the JVM switches it off
         rest["ssl.endpoint.identification.algorithm"] = "none"
     own |= {RENAMED.get(name, name): value for name, value in rest.items()}
+    if own.get("sasl.mechanism") == "AWS_MSK_IAM":
+        own["sasl.mechanism"] = "OAUTHBEARER"
     if own.get("sasl.oauthbearer.token.endpoint.url"):
         own.setdefault("sasl.oauthbearer.method", "oidc")
     return own
@@ -119,6 +122,8 @@ def _of_jaas(line: str) -> Settings:
     if match is None:
         raise UserError("sasl.jaas.config is not understood: set sasl.username and sasl.password instead")
     module = match[1].rpartition(".")[2]
+    if module == "IAMLoginModule" and not match[2]:
+        return {"sasl.mechanism": "OAUTHBEARER"}  # the same listener of Amazon's takes it, for clients without the JVM's class
     if module == "Krb5LoginModule":
         raise UserError("GSSAPI (Kerberos) is not supported: use a listener with SCRAM, OAUTHBEARER or mTLS")
     if module not in OF_JAAS:

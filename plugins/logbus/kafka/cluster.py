@@ -20,6 +20,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from logbus.errors import NotAskable, UserError
+from logbus.kafka import tokens
 from logbus.kafka.client import Client, PartitionId
 from logbus.kafka.errors import MEANINGS, explain_code
 from logbus.waiting import announced
@@ -41,10 +42,11 @@ OF_TLS = (
     *("ssl.key.password", "ssl.cipher.suites", "ssl.crl.location"),
     *("ssl.endpoint.identification.algorithm", "enable.ssl.certificate.verification"),
 )
+OF_TOKENS = "sasl.oauthbearer.config"  # is passed to what makes the tokens
 # What decides how to connect, where the protocol or the mechanism is this one.
 OF_CONNECTING: Mapping[str, tuple[str, ...]] = {
     "SSL": ("ssl.", "enable.ssl."),
-    "OAUTHBEARER": ("sasl.oauthbearer.", "enable.sasl.oauthbearer.", "oauth_cb"),
+    tokens.OAUTHBEARER: ("sasl.oauthbearer.", "enable.sasl.oauthbearer."),
     "GSSAPI": ("sasl.kerberos.",),
 }
 FALSE = ("false", "f", "0")  # as librdkafka reads it
@@ -88,10 +90,25 @@ def translated(client_config: Mapping[str, Any]) -> dict[str, Any]:
     protocol, mechanism = settings.get("security_protocol", "PLAINTEXT"), settings.get("sasl_mechanism", "GSSAPI")
     parts = [*(["SSL"] if protocol.endswith("SSL") else []), *([mechanism] if protocol.startswith("SASL") else [])]
     deciding = tuple(prefix for part in parts for prefix in OF_CONNECTING.get(part, ()))
-    unknown = sorted(name for name in client_config if name.startswith(deciding) and name not in OF_TLS)
+    recipe = tokens.recipe_of(client_config)
+    translatable = OF_TLS if recipe is None else (*OF_TLS, OF_TOKENS)
+    unknown = sorted(name for name in client_config if name.startswith(deciding) and name not in translatable)
     if unknown:
         raise NotAskable(f"unknown: this setting has no counterpart in kafka-python, which would ask: {', '.join(unknown)}")
+    if recipe is not None:
+        settings["sasl_oauth_token_provider"] = token_provider(recipe, str(client_config.get(OF_TOKENS, "")))
     return settings | ({"ssl_context": tls_context(client_config)} if "SSL" in parts else {})
+
+
+def token_provider(recipe: str, config: str) -> Any:
+    """What kafka-python asks for tokens; one connection needs no second one."""
+    from kafka.net.sasl.oauth import AbstractTokenProvider
+
+    class TokenProvider(AbstractTokenProvider):  # type: ignore[misc]
+        def token(self) -> str:
+            return tokens.token_function(recipe)(config)[0]
+
+    return TokenProvider()
 
 
 def tls_context(client_config: Mapping[str, Any]) -> ssl.SSLContext:

@@ -27,10 +27,13 @@ def test_a_connection_without_servers_says_where_to_put_them(monkeypatch: pytest
         BrokerHook().client_config()
 
 
-def test_callbacks_are_refused_because_spark_cannot_call_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    connection(monkeypatch, {"bootstrap.servers": "h:1", "oauth_cb": "some.module.function"})
-    with pytest.raises(UserError, match="oauth_cb"):
+def test_a_function_for_tokens_has_to_be_in_the_kafka_providers_list_and_stays_a_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    extra = {"bootstrap.servers": "h:1", "oauth_cb": "some.module.function", "stats_cb": "some.module.other"}
+    connection(monkeypatch, extra)
+    with pytest.raises(UserError, match="some.module.function.*callback_allowlist"):
         BrokerHook().client_config()
+    monkeypatch.setenv("AIRFLOW__APACHE_KAFKA__CALLBACK_ALLOWLIST", "a.b, some.module.function")
+    assert BrokerHook().client_config() == {"bootstrap.servers": "h:1", "oauth_cb": "some.module.function"}
 
 
 def test_secrets_are_masked_as_they_are_and_as_json_writes_them(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -71,6 +71,12 @@ def test_a_file_is_read_as_its_owner_reads_it(tmp_path: Path, text: str, setting
             {"ssl.keystore.type": "PKCS12", "ssl.keystore.location": "/me.p12", "ssl.keystore.password": "x"},
             {"ssl.keystore.location": "/me.p12", "ssl.keystore.password": "x"},
         ),
+        (
+            {"sasl.mechanism": "AWS_MSK_IAM", "sasl.jaas.config": "software.amazon.msk.auth.iam.IAMLoginModule required;",
+             "sasl.client.callback.handler.class": "software.amazon.msk.auth.iam.IAMClientCallbackHandler"},
+            {"sasl.mechanism": "OAUTHBEARER"},
+        ),
+        ({"metadata.broker.list": "a:1", "stats_cb": "app.stats"}, {"bootstrap.servers": "a:1"}),
         ({"ssl.endpoint.identification.algorithm": ""}, {"ssl.endpoint.identification.algorithm": "none"}),
         (
             {
@@ -110,7 +116,7 @@ def test_what_a_jvm_client_is_told_is_said_to_librdkafka(settings: dict[str, Any
             r"GSSAPI \(Kerberos\) is not supported",
         ),
         (
-            "sasl.jaas.config=software.amazon.msk.auth.iam.IAMLoginModule required;",
+            "sasl.jaas.config=software.amazon.msk.auth.iam.IAMLoginModule required awsProfileName=x;",
             r"IAMLoginModule, which is a class of the JVM",
         ),
         ("sasl.jaas.config=user and password", r"set sasl.username and sasl.password instead"),

@@ -160,7 +160,7 @@ def test_settings_of_librdkafka_become_those_of_kafka_python_and_others_are_left
 def test_a_setting_that_decides_how_to_connect_and_has_no_counterpart_is_named(
     protocol: str, mechanism: str, setting: str, is_asked: bool
 ) -> None:
-    config = {"bootstrap.servers": "b:1", "security.protocol": protocol, "sasl.mechanism": mechanism, setting: "f"}
+    config = {"bootstrap.servers": "b:1", "security.protocol": protocol, "sasl.mechanism": mechanism, setting: "oidc"}
     if is_asked:
         assert cluster.translated(config)["bootstrap_servers"] == "b:1"
     else:
