@@ -31,9 +31,10 @@ class BrokerHook(BaseHook):
     conn_type = "kafka"
     hook_name = "Apache Kafka"
 
-    def __init__(self, kafka_conn_id: str = default_conn_name) -> None:
+    def __init__(self, kafka_conn_id: str = default_conn_name, *, kafka_config_id: str | None = None) -> None:
+        """`kafka_config_id` is the Kafka provider's name for the same, here as in the operators."""
         super().__init__()
-        self.kafka_conn_id = kafka_conn_id
+        self.kafka_conn_id = kafka_config_id or kafka_conn_id
         self._client: Client | None = None
 
     def client_config(self) -> dict[str, Any]:

@@ -85,6 +85,7 @@ class RetentionOperator(BaseOperator):
         policies: Sequence[retention_plan.RetentionPolicy] = (),
         dry_run: bool | str = False,
         kafka_conn_id: str = BrokerHook.default_conn_name,
+        kafka_config_id: str | None = None,
         warehouse_conn_id: str = WarehouseHook.default_conn_name,
         now: Callable[[], datetime] = model.utc_now,
         **kwargs: Any,
@@ -93,7 +94,7 @@ class RetentionOperator(BaseOperator):
         self.topics = topics
         self.policies = policies
         self.dry_run = dry_run
-        self.kafka_conn_id = kafka_conn_id
+        self.kafka_conn_id = kafka_config_id or kafka_conn_id
         self.warehouse_conn_id = warehouse_conn_id
         self._now = now
 

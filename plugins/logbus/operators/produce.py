@@ -38,6 +38,7 @@ class ProduceOperator(BaseOperator):
         records: Records,
         op_kwargs: Mapping[str, Any] | None = None,
         kafka_conn_id: str = BrokerHook.default_conn_name,
+        kafka_config_id: str | None = None,
         **kwargs: Any,
     ) -> None:
         super().__init__(**kwargs)
@@ -50,7 +51,7 @@ class ProduceOperator(BaseOperator):
         self._make_records = records if callable(records) else None
         self.records = None if callable(records) else records
         self.op_kwargs = op_kwargs
-        self.kafka_conn_id = kafka_conn_id
+        self.kafka_conn_id = kafka_config_id or kafka_conn_id
 
     @cached_property
     def broker(self) -> BrokerHook:

@@ -53,6 +53,7 @@ class SparkWindowOperator(OverWindows, SparkSubmitOperator):
         *,
         windows: Sequence[str] | None = None,
         kafka_conn_id: str = BrokerHook.default_conn_name,
+        kafka_config_id: str | None = None,
         warehouse_conn_id: str = WarehouseHook.default_conn_name,
         credentials_in_environment: bool = True,
         durable: bool = False,
@@ -66,7 +67,7 @@ class SparkWindowOperator(OverWindows, SparkSubmitOperator):
         super().__init__(pool=pool, driver_memory=driver_memory, conf={**spark_submit.conf(), **(conf or {})}, **kwargs)
         self.windows = windows
         self.is_given_windows = windows is not None
-        self.kafka_conn_id = kafka_conn_id
+        self.kafka_conn_id = kafka_config_id or kafka_conn_id
         self.warehouse_conn_id = warehouse_conn_id
         self.credentials_in_environment = credentials_in_environment
         # Set here, not passed to super(): the provider's parameter is `durable` since 6.2, was `reconnect_on_retry` in 6.1, and

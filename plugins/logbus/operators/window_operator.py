@@ -86,6 +86,7 @@ class WindowOperator(OverWindows, BaseOperator):
     :param windows: their starts as ISO instants, as a list or as text (templated); by default the run's own data interval. If
         another task is to name them and names none, or was skipped, this one is skipped; an empty text is an error.
     :param kafka_conn_id: the connection of the broker, of the Kafka provider's type (templated)
+    :param kafka_config_id: the same, by the name that the Kafka provider's operators have for it
     :param warehouse_conn_id: the connection of the warehouse, which also holds the ledger (templated)
     :param now: the clock; tests pass another one
     """
@@ -99,6 +100,7 @@ class WindowOperator(OverWindows, BaseOperator):
         pipeline: model.Pipeline | str,
         windows: Sequence[str] | None = None,
         kafka_conn_id: str = BrokerHook.default_conn_name,
+        kafka_config_id: str | None = None,
         warehouse_conn_id: str = WarehouseHook.default_conn_name,
         now: Callable[[], datetime] = model.utc_now,
         **kwargs: Any,
@@ -112,6 +114,6 @@ class WindowOperator(OverWindows, BaseOperator):
         self.pipeline_name = pipeline if isinstance(pipeline, str) else pipeline.name
         self.windows = windows
         self.is_given_windows = windows is not None
-        self.kafka_conn_id = kafka_conn_id
+        self.kafka_conn_id = kafka_config_id or kafka_conn_id
         self.warehouse_conn_id = warehouse_conn_id
         self._now = now

@@ -3,9 +3,15 @@ from __future__ import annotations
 import json
 
 import pytest
+from airflow.sdk import DAG
 from logbus.errors import UserError
 from logbus.hooks import broker as broker_module
 from logbus.hooks.broker import BrokerHook
+from logbus.operators.freeze_window import FreezeWindowOperator
+from logbus.operators.load_window import LoadWindowOperator
+from logbus.operators.maintenance import RetentionOperator
+from logbus.operators.produce import ProduceOperator
+from logbus.pipelines import define_pipeline
 
 
 def connection(monkeypatch: pytest.MonkeyPatch, extra: dict[str, object]) -> None:
@@ -42,3 +48,15 @@ def test_secrets_are_masked_as_they_are_and_as_json_writes_them(monkeypatch: pyt
     monkeypatch.setattr(broker_module, "mask_secret", masked.append)
     BrokerHook().client_config()
     assert masked == ['pa"ss', 'pa\\"ss']
+
+
+def test_the_kafka_providers_name_of_the_connection_is_taken_as_well() -> None:
+    pipeline = define_pipeline("p", topic="t", table="p", parse="lines")
+    with DAG("d", schedule=None, default_args={"kafka_config_id": "theirs"}):
+        tasks = [
+            ProduceOperator(task_id="produce", topic="t", records=["one"]),
+            RetentionOperator(task_id="retention"),
+            FreezeWindowOperator(task_id="freeze", pipeline=pipeline),
+            LoadWindowOperator(task_id="load", pipeline=pipeline),
+        ]
+    assert {BrokerHook(kafka_config_id="theirs").kafka_conn_id, *(task.kafka_conn_id for task in tasks)} == {"theirs"}
