@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -29,7 +30,7 @@ from logbus.waiting import wait_until
 from sqlalchemy import create_engine
 
 from tests.support.pages import PROJECT, blocks
-from tests.support.secured_kafka import LOGIN, PASSWORDS, SecuredKafka, secured_kafka, unsecured_token  # noqa: F401
+from tests.support.secured_kafka import PASSWORDS, SecuredKafka, secured_kafka, unsecured_token  # noqa: F401
 
 TOPIC = "read.orders"
 
@@ -40,10 +41,6 @@ def kafka(secured_kafka: SecuredKafka) -> SecuredKafka:  # noqa: F811
     for future in admin.create_topics([NewTopic(TOPIC, 1)]).values():
         future.result()
     return secured_kafka
-
-
-def jvm_quoted(text: str) -> str:
-    return text.replace("\\", "\\\\").replace('"', '\\"')
 
 
 @pytest.mark.parametrize("listener", ["SASL_PLAINTEXT", "SASL_SSL", "SSL"])
@@ -182,15 +179,22 @@ def test_the_doctor_tells_a_setting_from_a_broker_that_is_away(
     assert re.search(sentence, found.message)
 
 
-def test_the_properties_of_kafkas_tools_connect(kafka: SecuredKafka, tmp_path: Path) -> None:
-    path, login = tmp_path / "client.properties", f"{LOGIN}.scram.ScramLoginModule"
-    jaas = f'{login} required username="reader" password="{jvm_quoted(PASSWORDS["reader"])}";'
-    path.write_text(
-        f"bootstrap.servers={kafka.address('SASL_SSL')}\nsecurity.protocol=SASL_SSL\nsasl.mechanism=SCRAM-SHA-512\n"
-        + "sasl.jaas.config="
-        + jaas.replace("\\", "\\\\")
-        + f"\nssl.truststore.type=PEM\nssl.truststore.location={kafka.authority.certificate}\n"
-    )
+def test_connect_asks_tries_and_writes_a_file_for_kafkas_tools_and_for_ours(kafka: SecuredKafka, tmp_path: Path) -> None:
+    path = tmp_path / "client.properties"
+    answers = [kafka.address("SASL_SSL"), "sasl_ssl", "", "reader", "wrong", str(kafka.authority.certificate)]
+
+    def connect(*words: str) -> Result:
+        return CliRunner().invoke(main, ["connect", "--write", str(path), *words], input="\n".join([*answers, ""]))
+
+    refused = connect()
+    assert (refused.exit_code, path.exists(), "sasl.password" in refused.stderr) == (1, False, True)
+    answers[4] = PASSWORDS["reader"]
+    done = connect("--show-password")
+    assert (done.exit_code, path.stat().st_mode & 0o777) == (0, 0o600), done.output
+    assert ["read.orders", "yes", "no", "no", "no"] in [line.split() for line in done.stdout.splitlines()]
+    (airflow,) = [shlex.split(line) for line in done.stdout.splitlines() if line.startswith("airflow connections add")]
+    assert json.loads(airflow[-1]) == read_client_config(path) == kafka.settings("SASL_SSL", "reader")
+    assert "exists already" in connect().stderr
     kafka.tools.run(
         "org.apache.kafka.tools.TopicCommand",
         "--bootstrap-server",

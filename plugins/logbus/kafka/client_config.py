@@ -83,6 +83,23 @@ def translated(settings: Mapping[str, Any]) -> Settings:
     return own
 
 
+LOGIN = "org.apache.kafka.common.security"
+OF_MECHANISMS = {"PLAIN": "plain.PlainLoginModule", "SCRAM": "scram.ScramLoginModule"}
+
+
+def properties(settings: Mapping[str, Any]) -> str:
+    """The text of a file with these settings of librdkafka, which Kafka's own tools and JVM clients read as well."""
+    values = {name: str(value) for name, value in settings.items()}
+    login = OF_MECHANISMS.get(values.get("sasl.mechanism", "").partition("-")[0])
+    if login is not None and {"sasl.username", "sasl.password"} <= values.keys():
+        user, password = (re.sub(r'(["\\])', r"\\\1", values.pop(f"sasl.{name}")) for name in ("username", "password"))
+        values["sasl.jaas.config"] = f'{LOGIN}.{login} required username="{user}" password="{password}";'
+    if "ssl.ca.location" in values:
+        values |= {"ssl.truststore.type": "PEM", "ssl.truststore.location": values.pop("ssl.ca.location")}
+    # JSON's escapes of what is not ASCII, of backslashes and of line ends are those of a properties file.
+    return "".join(f"{name}={json.dumps(value)[1:-1]}\n" for name, value in values.items())
+
+
 def _json(text: str) -> Settings:
     try:
         settings = json.loads(text)

@@ -1,0 +1,135 @@
+"""`logbus connect`: asks how to reach a Kafka cluster, tries it, and writes down what works, for commands and for Airflow."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+
+from logbus import errors
+from logbus.cli import options, output
+from logbus.formatting import many
+from logbus.kafka import client_config, tokens, topics
+from logbus.kafka.client import Client
+
+PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+MECHANISMS = ("SCRAM-SHA-512", "SCRAM-SHA-256", "PLAIN", tokens.OAUTHBEARER)
+PASSWORD_VARIABLE = "LOGBUS_KAFKA_PASSWORD"  # a command line is for everybody to read
+TOPICS_MAX = 20  # whose rights are looked at
+RIGHTS = {"Read": "read", "DescribeConfigs": "settings", "Write": "write", "Delete": "delete"}  # and their columns
+
+
+@click.command("connect")
+@click.option("-b", "--bootstrap-server", "bootstrap", metavar="HOST:PORT", help="One or more servers, with commas.")
+@click.option("--security-protocol", type=click.Choice(PROTOCOLS, case_sensitive=False), help="What the listener speaks.")
+@click.option("--mechanism", type=click.Choice(MECHANISMS, case_sensitive=False), help="Of SASL.")
+@click.option("--user", metavar="NAME", help=f"Of SASL; its password is asked for, or in {PASSWORD_VARIABLE}.")
+@click.option("--ca", metavar="FILE", help='PEM file of the authority that signed the brokers; "" for those of this machine.')
+@click.option("--certificate", metavar="FILE", help='PEM file of this client\'s certificate (mTLS); "" for none.')
+@click.option("--key", metavar="FILE", help="PEM file of its key.")
+@click.option(
+    "-X", "--client-option", "others", multiple=True, type=options.ClientSetting(), help="A setting more; may be repeated."
+)
+@click.option(
+    "--write",
+    "path",
+    type=click.Path(path_type=Path, dir_okay=False),
+    default=Path("client.properties"),
+    show_default=True,
+    help="The file to write, for --client-config and for Kafka's own tools; readable by its owner only.",
+)
+@click.option("--replace", is_flag=True, help="Also if it exists.")
+@click.option("--conn-id", default="kafka_default", show_default=True, help="The name of Airflow's connection.")
+@click.option("--show-password", is_flag=True, help="Show it in Airflow's connection.")
+@click.option("--no-input", is_flag=True, help="Ask nothing: what is not given is an error, or the default.")
+def command(path: Path, replace: bool, conn_id: str, show_password: bool, no_input: bool, **given: Any) -> None:
+    """Connect to a Kafka cluster: try the settings, show what they allow, write them down.
+
+    Nothing is written unless the cluster has answered.
+    """
+    if path.exists() and not replace:
+        raise errors.UserError(f"{path} exists already: --replace overwrites it, --write FILE names another one")
+    config = asked(given, no_input)
+    client = Client.for_command(config)
+    described = client.ask(client.ask_cluster)[""]
+    output.echo_err(f"connected to cluster {described.cluster_id}: {many(len(described.nodes), 'broker')}")
+    show_rights(topics.Topics(client))
+    write(path, config)
+    output.echo(f"export LOGBUS_CLIENT_CONFIG={shlex.quote(str(path.resolve()))}")
+    extra = config if show_password or "sasl.password" not in config else {**config, "sasl.password": "***"}
+    output.echo(f"airflow connections add {shlex.quote(conn_id)} --conn-type kafka --conn-extra {shlex.quote(json.dumps(extra))}")
+    if extra is not config:
+        output.echo_err("note: the password is left out of the connection; --show-password shows it")
+
+
+def asked(given: Mapping[str, Any], no_input: bool) -> dict[str, Any]:
+    """The settings, in librdkafka's names: what is given, and the answers to what is not."""
+
+    def ask(name: str, question: str, default: str | None = None, **prompt: Any) -> str:
+        if given[name] is not None:
+            return str(given[name])
+        if no_input:
+            if default is None:
+                raise click.UsageError(
+                    f"--{name.replace('bootstrap', 'bootstrap-server')} is needed: nothing is asked with --no-input"
+                )
+            return default
+        answer: str = click.prompt(question, default=default, err=True, show_default=bool(default), **prompt)
+        return answer
+
+    protocol_choice, mechanism_choice = (click.Choice(choices, case_sensitive=False) for choices in (PROTOCOLS, MECHANISMS))
+    config = {"bootstrap.servers": ask("bootstrap", "Bootstrap servers", "127.0.0.1:9092" if not no_input else None)}
+    protocol = ask("security_protocol", "Security protocol", PROTOCOLS[0], type=protocol_choice).upper()
+    config["security.protocol"] = protocol
+    if protocol.startswith("SASL"):
+        config["sasl.mechanism"] = ask("mechanism", "SASL mechanism", MECHANISMS[0], type=mechanism_choice).upper()
+        if config["sasl.mechanism"] != tokens.OAUTHBEARER:
+            config["sasl.username"] = ask("user", "User")
+            config["sasl.password"] = password(no_input)
+    if protocol.endswith("SSL"):
+        files = {"ssl.ca.location": ask("ca", "File of the certificate authority (empty: those of this machine)", "")}
+        if protocol == "SSL":
+            files["ssl.certificate.location"] = ask("certificate", "File of this client's certificate (empty: none)", "")
+            if files["ssl.certificate.location"]:
+                files["ssl.key.location"] = ask("key", "File of its key", files["ssl.certificate.location"])
+        config |= {name: str(Path(file).expanduser().resolve()) for name, file in files.items() if file}
+    return config | dict(given["others"])
+
+
+def password(no_input: bool) -> str:
+    if (of_environment := os.environ.get(PASSWORD_VARIABLE)) is not None:
+        return of_environment
+    if no_input:
+        raise click.UsageError(f"{PASSWORD_VARIABLE} is needed, in the environment: nothing is asked with --no-input")
+    answer: str = click.prompt("Password", hide_input=True, err=True)
+    return answer
+
+
+def show_rights(log: topics.Topics) -> None:
+    """The topics that this user sees, and what it may do with them."""
+    names = sorted(name for name in log.client.metadata().topics if not name.startswith("__"))
+    if not names:
+        output.echo_err("note: this user sees no topic: there is none, or it lacks Describe on them (docs/your-kafka.md)")
+        return
+    table = output.Table("topic", *RIGHTS.values())
+    for name in names[:TOPICS_MAX]:
+        lacking = log.lacking(name, RIGHTS)
+        table.add_row(name, *("no" if right in lacking else "yes" for right in RIGHTS))
+    output.show(table)
+    if len(names) > TOPICS_MAX:
+        output.echo_err(f"and {many(len(names) - TOPICS_MAX, 'more topic')}")
+
+
+def write(path: Path, config: Mapping[str, Any]) -> None:
+    """The file, which nobody else could read at any time."""
+    path.unlink(missing_ok=True)
+    try:
+        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+            file.write(client_config.properties(config))
+    except OSError as error:
+        raise errors.UserError(f"cannot write {path}: {error.strerror}") from None
