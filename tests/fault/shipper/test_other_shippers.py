@@ -65,6 +65,7 @@ class Shipper:
     """One of them as a process, with the log that it reads and the topic `app` that it writes."""
 
     def __init__(self, name: str, directory: Path, broker: LogbusBroker) -> None:
+        self.name = name
         self._broker = broker
         self._directory = directory
         self._output = directory / "shipper.out"
@@ -121,9 +122,16 @@ def broker(tmp_path: Path) -> Iterator[LogbusBroker]:
         yield running
 
 
-@pytest.mark.parametrize("name", ["rsyslog.conf", "syslog-ng.conf", COLLECTOR])
-def test_a_killed_broker_costs_no_line(name: str, broker: LogbusBroker, tmp_path: Path) -> None:
-    shipper = Shipper(name, tmp_path, broker)
+@pytest.fixture
+def shipper(request: pytest.FixtureRequest, broker: LogbusBroker, tmp_path: Path) -> Iterator[Shipper]:
+    """Not started; whatever still runs of it after the test is killed."""
+    prepared = Shipper(request.param, tmp_path, broker)
+    yield prepared
+    prepared.kill9()
+
+
+@pytest.mark.parametrize("shipper", ["rsyslog.conf", "syslog-ng.conf", COLLECTOR], indirect=True)
+def test_a_killed_broker_costs_no_line(shipper: Shipper, broker: LogbusBroker) -> None:
     shipper.write(1_000)
     shipper.start()
     shipper.wait_until_stored(1)
@@ -134,13 +142,12 @@ def test_a_killed_broker_costs_no_line(name: str, broker: LogbusBroker, tmp_path
     shipper.write(1_000)
     shipper.wait_until_stored(5_000)
     assert shipper.stop() == 0
-    if name != "collector.yaml":  # which sends a batch again that was sent in part
+    if shipper.name != "collector.yaml":  # which sends a batch again that was sent in part
         assert set(shipper.stored().values()) == {1}
 
 
-@pytest.mark.parametrize("name", ["rsyslog.conf", COLLECTOR])
-def test_a_shipper_killed_with_its_broker_sends_every_line_at_least_once(name: str, broker: LogbusBroker, tmp_path: Path) -> None:
-    shipper = Shipper(name, tmp_path, broker)
+@pytest.mark.parametrize("shipper", ["rsyslog.conf", COLLECTOR], indirect=True)
+def test_a_shipper_killed_with_its_broker_sends_every_line_at_least_once(shipper: Shipper, broker: LogbusBroker) -> None:
     shipper.write(1_000)
     shipper.start()
     shipper.wait_until_stored(1)
@@ -153,8 +160,8 @@ def test_a_shipper_killed_with_its_broker_sends_every_line_at_least_once(name: s
     shipper.wait_until_stored(2_500)
 
 
-def test_a_message_from_the_network_keeps_its_own_time_and_host(broker: LogbusBroker, tmp_path: Path) -> None:
-    shipper = Shipper("rsyslog-network.conf", tmp_path, broker)
+@pytest.mark.parametrize("shipper", ["rsyslog-network.conf"], indirect=True)
+def test_a_message_from_the_network_keeps_its_own_time_and_host(shipper: Shipper) -> None:
     shipper.start()
     shipper.wait_until_listening()
     with socket.create_connection(("127.0.0.1", shipper.port)) as sending:
