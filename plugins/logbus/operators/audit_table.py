@@ -55,6 +55,7 @@ class AuditTableOperator(BaseOperator):
         until: str | None = None,
         table_conn_id: str | None = None,
         kafka_conn_id: str = BrokerHook.default_conn_name,
+        kafka_config_id: str | None = None,
         warehouse_conn_id: str = WarehouseHook.default_conn_name,
         now: Callable[[], datetime] = model.utc_now,
         **kwargs: Any,
@@ -70,7 +71,7 @@ class AuditTableOperator(BaseOperator):
         self.since = since
         self.until = until
         self.table_conn_id = table_conn_id
-        self.kafka_conn_id = kafka_conn_id
+        self.kafka_conn_id = kafka_config_id or kafka_conn_id
         self.warehouse_conn_id = warehouse_conn_id
         self._now = now
 

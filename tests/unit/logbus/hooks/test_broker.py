@@ -7,6 +7,7 @@ from airflow.sdk import DAG
 from logbus.errors import UserError
 from logbus.hooks import broker as broker_module
 from logbus.hooks.broker import BrokerHook
+from logbus.operators.audit_table import AuditTableOperator
 from logbus.operators.freeze_window import FreezeWindowOperator
 from logbus.operators.load_window import LoadWindowOperator
 from logbus.operators.maintenance import RetentionOperator
@@ -56,6 +57,7 @@ def test_the_kafka_providers_name_of_the_connection_is_taken_as_well() -> None:
         tasks = [
             ProduceOperator(task_id="produce", topic="t", records=["one"]),
             RetentionOperator(task_id="retention"),
+            AuditTableOperator(task_id="audit_table", table="t", topic="t"),
             FreezeWindowOperator(task_id="freeze", pipeline=pipeline),
             LoadWindowOperator(task_id="load", pipeline=pipeline),
         ]
