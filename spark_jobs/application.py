@@ -19,7 +19,7 @@ from typing import Any
 from logbus import errors, model
 from logbus.kafka.topics import OffsetLog
 from logbus.loads import attempts as attempts_of
-from logbus.loads import commit_checks, run, tally
+from logbus.loads import commit_checks, read_tally, run
 from logbus.loads.attempts import Heartbeat
 from logbus.loads.ledger import Ledger
 from logbus.loads.sinks import Sink, sink_for
@@ -61,7 +61,7 @@ class TaskReads:
     """What the winning tasks of a job reported."""
 
     winners: frozenset[int] = frozenset()
-    by_window: Mapping[int, Mapping[int, tally.ReadTally]] = field(default_factory=dict)
+    by_window: Mapping[int, Mapping[int, read_tally.ReadTally]] = field(default_factory=dict)
     files: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
 
 
@@ -259,11 +259,11 @@ def to_reads(results: Sequence[TaskResult]) -> TaskReads:
     """The results of the winning tasks, by window. Several of them may have read one partition of a window."""
     # Only winners are in `results`: Spark may have run a task twice (speculation, a lost executor), and what the loser wrote
     # carries another task number, so it is neither sealed nor counted.
-    by_window: dict[int, dict[int, tally.ReadTally]] = {}
+    by_window: dict[int, dict[int, read_tally.ReadTally]] = {}
     files: dict[int, tuple[str, ...]] = {}
     for result in results:
         parts = by_window.setdefault(result.window_id, {})
-        parts[result.partition] = parts.get(result.partition, tally.ReadTally()) + result.tally
+        parts[result.partition] = parts.get(result.partition, read_tally.ReadTally()) + result.tally
         files[result.window_id] = files.get(result.window_id, ()) + result.files
     return TaskReads(winners=frozenset(result.task for result in results), by_window=by_window, files=files)
 

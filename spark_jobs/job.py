@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from logbus.loads.tally import ReadTally
+from logbus.loads.read_tally import ReadTally
 from logbus.model import HOUR, MILLISECOND, FrozenWindow, Witness
 
 # Two, so that a core has work while its other task waits for the broker or the warehouse.

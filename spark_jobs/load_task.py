@@ -10,23 +10,41 @@ import gc
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from pkgutil import resolve_name
+from types import TracebackType
+from typing import Any, Protocol, Self
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from logbus import fingerprint, model
-from logbus.loads import sent_numbers, stamped_hours
-from logbus.loads.tally import ReadTally
-from logbus.parsing import Parser, parser_for, schemas, storable
-from logbus.parsing.chunks import Parsed, parse_chunk
+from logbus.loads import read_tally
+from logbus.loads.read_tally import ReadTally
+from logbus.parsing import Parser, batches, parser_for, storable
+from logbus.parsing.batches import Parsed
 from logbus.windows.log_changes import log_changed, record_changed
 from pyspark import TaskContext
 
 from spark_jobs.job import StagedWindow, TaskJob, TaskPlan, TaskResult
 from spark_jobs.records import Records, headers_json, read_plan
-from spark_jobs.sinks import TaskSink, sink_for
 
 Tallies = dict[tuple[int, int], ReadTally]
+
+
+class TaskSink(Protocol):
+    """Where one task attempt puts the records of many windows, in any order."""
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None: ...
+
+    def write_rows(self, window: StagedWindow, rows: pa.RecordBatch) -> None:
+        """Rows of `batches.row_schema(columns)`."""
+
+    def write_dead_letters(self, window: StagedWindow, rows: pa.RecordBatch) -> None:
+        """Rows of `batches.DEAD_LETTER_SCHEMA`."""
+
+    def files(self, window: StagedWindow) -> tuple[str, ...]:
+        """The files that the driver must commit for the window, after a normal exit. None if the rows are in known tables."""
 
 
 # The cyclic garbage collector scans young objects whenever there are this many more. Ten thousand parsed records are as many
@@ -64,7 +82,9 @@ def load(chunks: Iterable[Records], job: TaskJob, task: int) -> list[TaskResult]
     """Stages every record and commits; then returns what it did."""
     parser = parser_for(job.parse, job.settings)
     tallies: Tallies = {}
-    with _relaxed_gc(), sink_for(job, parser.columns, task) as sink:
+    # By its name, and only now: no worker pays for the libraries of another sink.
+    make_sink: Callable[[TaskJob, Mapping[str, str], int], TaskSink] = resolve_name(f"spark_jobs.sinks.{job.sink}:task_sink")
+    with _relaxed_gc(), make_sink(job, parser.columns, task) as sink:
         for records in chunks:
             stage(records, job, parser, sink, tallies)
     return _to_results(task, tallies, job, sink)
@@ -74,7 +94,7 @@ def stage(records: Records, job: TaskJob, parser: Parser, sink: TaskSink, tallie
     """Writes one chunk to the rows and the dead letters of its window."""
     window, schema, stamps = (
         job.windows[records.window_id],
-        schemas.row_schema(parser.columns),
+        batches.row_schema(parser.columns),
         pa.array(records.stamps_ms, pa.int64()),
     )
     hashes = fingerprint.record_hashes(
@@ -83,7 +103,7 @@ def stage(records: Records, job: TaskJob, parser: Parser, sink: TaskSink, tallie
     # Before the chunk is parsed or staged: if a record is not the one that was there when the window was frozen, the whole
     # attempt fails, and what it has staged so far never becomes public.
     check_witnesses(records, job, window, hashes)
-    parsed = parse_chunk(parser, schemas.parser_schema(parser.columns), records.values)
+    parsed = batches.parse_chunk(parser, batches.parser_schema(parser.columns), records.values)
     tally = tallies.setdefault((records.window_id, records.partition), ReadTally())
     count(tally, records, hashes, parsed.filtered)
     count_stamps(tally, window, stamps, job.interval_ms)
@@ -115,16 +135,16 @@ def count_stamps(tally: ReadTally, window: StagedWindow, stamps_ms: pa.Array, in
         tally.late += pc.sum(pc.less(stamps_ms, window.start_ms)).as_py()
         tally.early += pc.sum(pc.greater_equal(stamps_ms, window.end_ms)).as_py()
     hour = first - first % interval_ms
-    of_one = first >= 0 and last < hour + interval_ms and last <= schemas.CALENDAR_MS_MAX
+    of_one = first >= 0 and last < hour + interval_ms and last <= batches.CALENDAR_MS_MAX
     records_by_hour = {hour: len(stamps_ms)} if of_one else by_hour(stamps_ms, interval_ms)
-    tally.hours = stamped_hours.bounded(stamped_hours.joined([tally.hours, records_by_hour]), window.start_ms)
+    tally.hours = read_tally.nearest_hours(read_tally.sum_of_hours([tally.hours, records_by_hour]), window.start_ms)
 
 
-def by_hour(stamps_ms: pa.Array, interval_ms: int) -> stamped_hours.Histogram:
+def by_hour(stamps_ms: pa.Array, interval_ms: int) -> read_tally.Histogram:
     """The records of each interval, by its start."""
-    is_usable = pc.and_(pc.greater_equal(stamps_ms, 0), pc.less_equal(stamps_ms, schemas.CALENDAR_MS_MAX))
+    is_usable = pc.and_(pc.greater_equal(stamps_ms, 0), pc.less_equal(stamps_ms, batches.CALENDAR_MS_MAX))
     starts = pc.multiply(pc.divide(stamps_ms, interval_ms), interval_ms)
-    counted = pc.value_counts(pc.if_else(is_usable, starts, stamped_hours.NO_HOUR))
+    counted = pc.value_counts(pc.if_else(is_usable, starts, read_tally.NO_HOUR))
     return {entry["values"]: entry["counts"] for entry in counted.to_pylist()}
 
 
@@ -136,7 +156,7 @@ def count(tally: ReadTally, records: Records, hashes: Sequence[int], filtered: S
     tally.fingerprint = (tally.fingerprint + read) % fingerprint.MODULUS
     tally.staged_fingerprint = (tally.staged_fingerprint + read - sum(hashes[index] for index in filtered)) % fingerprint.MODULUS
     if records.headers is not None:
-        sent_numbers.count_sent(tally.sent, records.headers)
+        read_tally.count_sent(tally.sent, records.headers)
 
 
 def _to_rows(
@@ -154,10 +174,10 @@ def _to_rows(
         pa.repeat(pa.scalar(topic), size),
         pa.repeat(pa.scalar(records.partition, pa.int32()), size),
         pa.array(records.offsets, pa.int64()),
-        schemas.timestamps(stamps),
+        batches.timestamps(stamps),
         pa.array(records.keys, pa.binary()),
         _headers_column(records),
-        pa.repeat(pa.scalar(window.start_ms * 1000, schemas.TIMESTAMP), size),
+        pa.repeat(pa.scalar(window.start_ms * 1000, batches.TIMESTAMP), size),
         _signed_column(hashes),
     ]
     # `take` copies every column. Nearly every chunk parses completely, and then its columns are used as they are.
@@ -186,7 +206,7 @@ def _to_dead_letters(records: Records, topic: str, window: StagedWindow, hashes:
         [records.partition] * len(indexes),
         [records.offsets[index] for index in indexes],
         [window.window_id] * len(indexes),
-        schemas.timestamps(pa.array([records.stamps_ms[index] for index in indexes], pa.int64())),
+        batches.timestamps(pa.array([records.stamps_ms[index] for index in indexes], pa.int64())),
         [records.keys[index] for index in indexes],
         [records.values[index] for index in indexes],
         [headers_json(records.headers[index]) if records.headers else None for index in indexes],
@@ -195,8 +215,8 @@ def _to_dead_letters(records: Records, topic: str, window: StagedWindow, hashes:
         [window.attempt] * len(indexes),
         [fingerprint.as_signed(hashes[index]) for index in indexes],
     ]
-    arrays = [pa.array(values, field.type) for values, field in zip(columns, schemas.DEAD_LETTER_SCHEMA, strict=True)]
-    return pa.RecordBatch.from_arrays(arrays, schema=schemas.DEAD_LETTER_SCHEMA)
+    arrays = [pa.array(values, field.type) for values, field in zip(columns, batches.DEAD_LETTER_SCHEMA, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, schema=batches.DEAD_LETTER_SCHEMA)
 
 
 def _to_results(task: int, tallies: Tallies, job: TaskJob, sink: TaskSink) -> list[TaskResult]:

@@ -1,5 +1,5 @@
-"""What operators and sensors read of a task: which window its run stands for, its arguments as templates render them, and which
-errors no retry can fix.
+"""What operators and sensors read of a task, and what it leaves: which window its run stands for, its arguments as templates
+render them, which errors no retry can fix; its result and the events of its outlet assets.
 
 A run stands for its data interval, and for nothing else: its logical date means the start of the interval in some timetables and
 its end in others, and `schedule="@hourly"` gives intervals of no length at all. So windows come from data_interval_start and
@@ -11,8 +11,9 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Protocol
 
+from airflow.sdk import Asset
 from airflow.sdk.exceptions import AirflowFailException
 
 from logbus import errors, model
@@ -29,6 +30,9 @@ BEYOND_RETRY = (
     errors.TooManyWindows,
     errors.WrongRequest,
 )
+# Of the windows of an event or an XCom, with all that is known of them: both are rows of Airflow's database, and a window of 200
+# partitions is 6 kB.
+WINDOWS_SHOWN_MAX = 100
 TRUE_WORDS = ("true", "yes", "1", "on")
 TIMETABLE_ADVICE = (
     "schedule the DAG by logbus.timetable.WindowTimetable(), as hourly_ingest does, or by "
@@ -119,3 +123,46 @@ def optional_instant(name: str, text: str | None) -> datetime | None:
         return model.parse_instant(text)
     except ValueError as error:
         raise errors.UserError(f"{name} is an instant such as 2015-05-17T10:00:00Z: {error}") from None
+
+
+# What a task leaves: its result for the tasks after it, and the events of its outlet assets.
+#
+# An event carries the starts of its windows, so the DAG that it starts can see which hours to read. Nothing in it is secret:
+# names, instants, offsets and counts.
+
+
+class Summarized(Protocol):
+    """A window, or what was done to one."""
+
+    def summary(self) -> dict[str, Any]: ...
+
+
+def event_extra(windows: Iterable[model.FrozenWindow]) -> dict[str, Any]:
+    """What a load's event and its result say of its windows: totals, the starts of all, and details of the first ones."""
+    window_list = list(windows)
+    counts = [window.counts for window in window_list if window.counts is not None]
+    return {
+        "pipeline": window_list[0].pipeline if window_list else None,
+        "read": sum(count.read for count in counts),
+        "loaded": sum(count.loaded for count in counts),
+        "dead_lettered": sum(count.dead_lettered for count in counts),
+        **windows_extra([window.interval.start for window in window_list], window_list),
+    }
+
+
+def windows_extra(starts: Iterable[datetime], windows: Sequence[Summarized]) -> dict[str, Any]:
+    """What an event or an XCom has of many windows: the starts of all, for the tasks that work on them next, and details of the
+    first ones."""
+    return {
+        "window_count": len(windows),
+        "starts": [model.instant_text(start) for start in starts],
+        "windows": [window.summary() for window in windows[:WINDOWS_SHOWN_MAX]],
+    }
+
+
+def add_to_outlet_events(context: Mapping[str, Any], outlets: Iterable[Any], windows: Iterable[model.FrozenWindow]) -> None:
+    """Puts the windows into the events that the task's success will create for its outlet assets."""
+    assets = [outlet for outlet in outlets if isinstance(outlet, Asset)]
+    extra = event_extra(windows) if assets else {}
+    for asset in assets:
+        context["outlet_events"][asset].extra = extra

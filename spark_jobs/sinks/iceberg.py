@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from logbus import atomic_write, model
 from logbus.loads.directory import Directory, window_folder
-from logbus.parsing.schemas import row_schema
+from logbus.parsing.batches import row_schema
 from pyarrow import fs
 
 from spark_jobs.job import StagedWindow, TaskJob
@@ -32,7 +32,7 @@ COMPRESSION = "zstd"
 REQUIRED = ("_topic", "_partition", "_offset", "_window_start", "_fingerprint")
 
 
-def iceberg_sink(job: TaskJob, columns: Mapping[str, str], task: int) -> IcebergTaskSink:
+def task_sink(job: TaskJob, columns: Mapping[str, str], task: int) -> IcebergTaskSink:
     schema = _file_schema(row_schema(columns), job.sink_options["field_ids"])
     directory = Directory.at(job.sink_options["directory"])
     return IcebergTaskSink(directory, schema, DeadLetters(job.sink_options["uri"], task), task)

@@ -14,7 +14,7 @@ import adbc_driver_postgresql
 import pyarrow as pa
 import pyarrow.compute as pc
 from adbc_driver_manager import AdbcConnection, AdbcStatement, StatementOptions
-from logbus.parsing.schemas import is_json
+from logbus.parsing.batches import is_json
 from logbus.windows.table_names import STAGING_SCHEMA, TASK_COLUMN
 
 from spark_jobs.job import StagedWindow, TaskJob
@@ -34,7 +34,7 @@ BUFFERED_ROWS_MAX = 50_000
 BUFFERED_BYTES_MAX = 16 * 1024 * 1024
 
 
-def postgres_sink(job: TaskJob, columns: Mapping[str, str], task: int) -> PostgresTaskSink:
+def task_sink(job: TaskJob, columns: Mapping[str, str], task: int) -> PostgresTaskSink:
     return PostgresTaskSink(job.sink_options["uri"], task)
 
 

@@ -21,7 +21,7 @@ from sqlalchemy import Connection, Engine, delete, insert, select, text, update
 from sqlalchemy.exc import DBAPIError, IntegrityError, InterfaceError, OperationalError, ProgrammingError
 
 from logbus import errors, fingerprint, model, waiting
-from logbus.loads import checksum, stamped_hours, target
+from logbus.loads import checksum, read_tally, target
 from logbus.loads.attempts import lock_if_current
 from logbus.loads.checksum import DEAD_LETTERS, Checksum, Published
 from logbus.loads.commit_checks import LoadedRecords, SealedWindow, other_records, refuse_errors, refuse_mismatch
@@ -257,7 +257,7 @@ def write_ledger(connection: Connection, load: SealedWindow, done: Commit, now: 
     window, part, attempt = schema.window, schema.window_range, schema.attempt
     loaded = {**rows.count_values(done.counts), "fingerprint": load.records.fingerprint}
     public = {"loaded_attempt": load.attempt.number, "loaded_at": now, "audited_at": None, "audit_problems": None}
-    stamped = stamped_hours.write(connection, load.window.id, load.hours)
+    stamped = write_hours(connection, load.window.id, load.hours)
     others = {} if done.other_records is None else {"other_records": list(done.other_records)}
     values = {**loaded, **public, **stamped, "values_hash": done.values.to_json(), **others}
     connection.execute(update(window).where(window.c.id == load.window.id).values(values))
@@ -286,3 +286,21 @@ def write_ledger(connection: Connection, load: SealedWindow, done: Commit, now: 
     ended["streams"] = len(load.read.sent)
     committed = (attempt.c.window_id == load.window.id, attempt.c.number == load.attempt.number)
     connection.execute(update(attempt).where(*committed).values(**loaded, **ended))
+
+
+def write_hours(connection: Connection, window_id: int, histogram: read_tally.Histogram) -> dict[str, int]:
+    """Replaces the window's histogram, in the transaction that makes its records public.
+
+    Returns what belongs in the window's row, for its single update: a second update in the same transaction would make
+    PostgreSQL check the row's foreign key again, and lock the pipeline's row against every freeze.
+    """
+    hours = schema.window_hour
+    connection.execute(delete(hours).where(hours.c.window_id == window_id))
+    rows = [
+        {"window_id": window_id, "hour": model.instant(hour), "record_count": count}
+        for hour, count in histogram.items()
+        if hour >= 0
+    ]
+    if rows:
+        connection.execute(insert(hours), rows)
+    return {"unstamped_count": histogram.get(read_tally.NO_HOUR, 0), "far_count": histogram.get(read_tally.FAR_HOURS, 0)}

@@ -15,8 +15,8 @@ from sqlalchemy import Connection, select, text
 from logbus import errors, model, pipeline_settings
 from logbus.fingerprint import as_text
 from logbus.formatting import many, shown_value
-from logbus.loads import stamped_hours, tally
-from logbus.loads.tally import ReadTally
+from logbus.loads import read_tally, tally
+from logbus.loads.read_tally import ReadTally
 from logbus.windows import schema
 from logbus.windows.table_names import TableName, parse_table, sealed
 
@@ -80,9 +80,9 @@ class SealedWindow:
         )
 
     @cached_property
-    def hours(self) -> stamped_hours.Histogram:
+    def hours(self) -> read_tally.Histogram:
         """With which hours the window's records are stamped."""
-        return stamped_hours.bounded(self.read.hours, model.milliseconds(self.window.interval.start))
+        return read_tally.nearest_hours(self.read.hours, model.milliseconds(self.window.interval.start))
 
     @cached_property
     def records(self) -> LoadedRecords:

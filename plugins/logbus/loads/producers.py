@@ -15,7 +15,7 @@ from typing import Any
 from sqlalchemy import Connection, Engine, select, text
 
 from logbus.formatting import many, several
-from logbus.loads.sent_numbers import Run, holes, joined, size
+from logbus.loads.read_tally import Run, holes, joined_runs, size
 from logbus.model import PROVEN_EMPTY, FrozenWindow, Interval, Pipeline
 from logbus.windows import coverage, schema
 from logbus.windows.table_names import SCHEMA
@@ -102,7 +102,7 @@ def check_stream(connection: Connection, window: FrozenWindow, here: StreamCount
             text=f"the numbers of producer {here.stream!r} come in no order: they are not checked", is_certain=False
         )
         return
-    elsewhere = joined(run for runs in others if runs is not None for run in runs)
+    elsewhere = joined_runs(run for runs in others if runs is not None for run in runs)
     if twice := here.count - size(here.runs) + overlap(here.runs, elsewhere):
         yield StreamFinding(text=f"{many(twice, 'record')} of producer {here.stream!r} arrived twice")
     yield from missing(connection, window, here, around, elsewhere)
@@ -140,7 +140,7 @@ def missing(
 
 def overlap(left: tuple[Run, ...], right: list[Run]) -> int:
     """How many numbers are in both."""
-    return size(left) + size(right) - size(joined([*left, *right]))
+    return size(left) + size(right) - size(joined_runs([*left, *right]))
 
 
 FIRST_WINDOWS = text(

@@ -28,7 +28,7 @@ from logbus.loads.dead_letters import Value
 from logbus.loads.sinks import sink_for
 from logbus.loads.target import ROWS_OF_WINDOW, finding_partitions, table_columns, window_parameters
 from logbus.model import FrozenWindow, Pipeline, instant_text
-from logbus.parsing import Parser, Unparsable, chunks, schemas, storable
+from logbus.parsing import Parser, Unparsable, batches, storable
 from logbus.windows import schema
 from logbus.windows.rows import load_windows
 from logbus.windows.table_names import TableName, parse_table, quoted
@@ -72,7 +72,7 @@ def parse_batch(parser: Parser, batch: Sequence[Value]) -> Sorted:
     """As a load parses them, over the same Arrow columns: a value of another type than its column's (a float for an integer, a
     datetime without a zone) would otherwise be another one in the table, depending on who put it there; and what a load refuses
     (a NUL, a number that is too large), a redrive refuses, too."""
-    parsed = chunks.parse_chunk(parser, schemas.parser_schema(parser.columns), [value.value for value in batch])
+    parsed = batches.parse_chunk(parser, batches.parser_schema(parser.columns), [value.value for value in batch])
     rows = zip(*(column.to_pylist() for column in parsed.rows.columns), strict=True)
     return Sorted(
         rows=[(batch[index], row) for index, row in zip(parsed.indexes, rows, strict=True)],

@@ -5,14 +5,12 @@ hour's start and end; but one producer whose clock is an hour fast moves the bou
 loaded once, but the window is not the hour that its name suggests. So each load counts its records by the hour of their
 timestamp (the pipeline's interval, if that is not an hour), and those elsewhere are reported wherever the window is shown.
 
-A histogram is a mapping: start of the stamped interval in milliseconds -> records. Two keys are not instants: NO_HOUR has
-the records without a usable timestamp; FAR_HOURS those of all hours but the HOURS_MAX nearest to the window's own.
+How they are counted is in read_tally.py.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -21,16 +19,9 @@ import sqlalchemy as sa
 
 from logbus import errors, model
 from logbus.formatting import several
+from logbus.loads import read_tally
 from logbus.windows import boundaries, coverage, schema
 from logbus.windows.rows import pipeline_row, to_pipeline
-
-Histogram = Mapping[int, int]
-
-NO_HOUR = -1  # Kafka's own "no timestamp"; also for timestamps beyond any calendar
-FAR_HOURS = -2
-
-# Bounds what a task keeps in memory and what a commit writes. A window with more hours than that holds six weeks of logs.
-HOURS_MAX = 1000
 
 # From here on it is reported unasked. Below that it is normal: every web server's log has requests that began before the end
 # of the hour and were logged after it.
@@ -41,48 +32,6 @@ REMARKABLE_RECORDS = 10
 NEWEST_WINDOWS = 24
 
 NAMED_MAX = 5  # other windows or hours in one sentence
-
-
-def joined(histograms: Iterable[Histogram]) -> dict[int, int]:
-    """Their sum."""
-    total: Counter[int] = Counter()
-    for histogram in histograms:
-        total.update(histogram)
-    return dict(total)
-
-
-def bounded(histogram: Histogram, near_ms: int) -> dict[int, int]:
-    """The HOURS_MAX hours nearest to `near_ms`, the others lumped together.
-
-    Parts may be bounded before they are joined: an hour that a part leaves out has HOURS_MAX nearer hours in that part
-    alone, so the sum leaves it out too.
-    """
-    hours = [hour for hour in histogram if hour >= 0]
-    if len(hours) <= HOURS_MAX:
-        return dict(histogram)
-    hours.sort(key=lambda hour: (abs(hour - near_ms), hour))
-    kept = {hour: count for hour, count in histogram.items() if hour < 0}
-    kept |= {hour: histogram[hour] for hour in hours[:HOURS_MAX]}
-    kept[FAR_HOURS] = kept.get(FAR_HOURS, 0) + sum(histogram[hour] for hour in hours[HOURS_MAX:])
-    return kept
-
-
-def write(connection: sa.Connection, window_id: int, histogram: Histogram) -> dict[str, int]:
-    """Replaces the window's histogram, in the transaction that makes its records public.
-
-    Returns what belongs in the window's row, for its single update: a second update in the same transaction would make
-    PostgreSQL check the row's foreign key again, and lock the pipeline's row against every freeze.
-    """
-    hours = schema.window_hour
-    connection.execute(sa.delete(hours).where(hours.c.window_id == window_id))
-    rows = [
-        {"window_id": window_id, "hour": model.instant(hour), "record_count": count}
-        for hour, count in histogram.items()
-        if hour >= 0
-    ]
-    if rows:
-        connection.execute(sa.insert(hours), rows)
-    return {"unstamped_count": histogram.get(NO_HOUR, 0), "far_count": histogram.get(FAR_HOURS, 0)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,7 +96,7 @@ class StampedHours:
         return sentences
 
     def far_text(self) -> list[str]:
-        return [f"{self.far} with hours farther away than {HOURS_MAX} others"] if self.far else []
+        return [f"{self.far} with hours farther away than {read_tally.HOURS_MAX} others"] if self.far else []
 
     def summary(self) -> dict[str, Any]:
         """As JSON-ready values."""

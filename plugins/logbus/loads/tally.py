@@ -14,7 +14,7 @@ from sqlalchemy import Connection, text
 
 from logbus.fingerprint import MODULUS
 from logbus.formatting import many
-from logbus.loads import checksum, sent_numbers, stamped_hours
+from logbus.loads import checksum
 from logbus.loads.target import ROWS_OF_WINDOW, window_parameters
 from logbus.model import FrozenWindow, OffsetRange, PartitionTally
 from logbus.windows.table_names import TableName
@@ -180,40 +180,3 @@ def range_problems(part: OffsetRange, tally: PartitionTally, filtered: int, gaps
         yield f"{name}: a row of offset {tally.min_offset}, before the range"
     if tally.max_offset is not None and tally.max_offset >= part.end_offset:
         yield f"{name}: a row of offset {tally.max_offset}, after the range"
-
-
-# What tasks read: counted once, chunk by chunk in a worker, and from then on only added up.
-#
-# The same value is passed from the worker to the driver and into the commit: a partition read by two tasks, and a window of many
-# partitions, are sums of it. The equation compares it with the rows that were staged.
-
-
-@dataclass(slots=True, kw_only=True)
-class ReadTally:
-    """The records read: how many, how many of them were filtered out, and how many are stamped before (`late`) or after
-    (`early`) their window; bytes of keys and values. Fingerprints are sums modulo 2^64; `staged_fingerprint` excludes filtered
-    records. `hours`: the hours with which they are stamped. `sent`: by stream, for producers that number their records.
-    """
-
-    read: int = 0
-    filtered: int = 0
-    late: int = 0
-    early: int = 0
-    bytes: int = 0
-    fingerprint: int = 0
-    staged_fingerprint: int = 0
-    hours: stamped_hours.Histogram = field(default_factory=dict)
-    sent: dict[str, sent_numbers.Numbers] = field(default_factory=dict)
-
-    def __add__(self, other: ReadTally) -> ReadTally:
-        return ReadTally(
-            read=self.read + other.read,
-            filtered=self.filtered + other.filtered,
-            late=self.late + other.late,
-            early=self.early + other.early,
-            bytes=self.bytes + other.bytes,
-            fingerprint=(self.fingerprint + other.fingerprint) % MODULUS,
-            staged_fingerprint=(self.staged_fingerprint + other.staged_fingerprint) % MODULUS,
-            hours=stamped_hours.joined([self.hours, other.hours]),
-            sent=sent_numbers.join_streams(self.sent, other.sent),
-        )

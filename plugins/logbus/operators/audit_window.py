@@ -9,7 +9,7 @@ from typing import Any
 
 from airflow.sdk import Context
 
-from logbus import assets, errors, model, task_context
+from logbus import errors, model, task_context
 from logbus.formatting import many
 from logbus.loads.audit import audit_window
 from logbus.loads.sinks import each_sink_once
@@ -46,8 +46,8 @@ class AuditWindowOperator(WindowOperator):
             self._tell(report)
         if problems := [problem for report in reports for problem in _dated_problems(report)]:
             raise errors.AuditMismatch(audit_failure(problems, len(reports)))
-        assets.add_to_outlet_events(context, self.outlets, [_as_audited(report, self._now()) for report in reports])
-        return {"audited": len(reports), **assets.windows_extra(starts, reports)}
+        task_context.add_to_outlet_events(context, self.outlets, [_as_audited(report, self._now()) for report in reports])
+        return {"audited": len(reports), **task_context.windows_extra(starts, reports)}
 
     def _tell(self, report: model.AuditReport) -> None:
         count = sum(tally.loaded + tally.dead_lettered for tally in report.counted.values())

@@ -91,8 +91,12 @@ class LoadWindowOperator(spark_submit_window.SparkWindowOperator):
                 is_adopted = self._load(ledger, [start for start in starts if start not in empty], context)
         windows = [ledger.window(self.pipeline.name, start) for start in starts]
         filled = self._filled(ledger, starts, context)
-        assets.add_to_outlet_events(context, self.outlets, windows)
-        return {**load_summary(windows), "adopted": is_adopted, "filled": [model.instant_text(start) for start in filled]}
+        task_context.add_to_outlet_events(context, self.outlets, windows)
+        return {
+            **task_context.event_extra(windows),
+            "adopted": is_adopted,
+            "filled": [model.instant_text(start) for start in filled],
+        }
 
     def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:
         """Topic and table. Called only by Airflow's OpenLineage provider, if installed."""
@@ -185,11 +189,6 @@ class LoadWindowOperator(spark_submit_window.SparkWindowOperator):
             return []
         loaded = ledger.unaudited_of_run(self.pipeline.name, context["ti"].dag_id, str(context["run_id"]))
         return sorted(loaded - {*starts, *self._beside})
-
-
-def load_summary(windows: Sequence[model.FrozenWindow]) -> dict[str, Any]:
-    """What the task returns: totals, the starts of all windows, and details of the first ones."""
-    return {"read": sum(window.counts.read for window in windows if window.counts is not None), **assets.event_extra(windows)}
 
 
 class ReplayOperator(LoadWindowOperator):

@@ -7,7 +7,7 @@ from typing import Any
 
 from airflow.sdk import Context
 
-from logbus import assets, model, task_context
+from logbus import model, task_context
 from logbus.operators.window_operator import CONNECTION_FIELDS, WindowOperator
 
 
@@ -59,5 +59,5 @@ class RedriveOperator(WindowOperator):
             "tried": sum(outcome.tried for outcome in outcomes),
             "loaded": sum(outcome.loaded for outcome in outcomes),
             "dead_lettered": sum(outcome.dead_lettered for outcome in outcomes),
-            **assets.windows_extra(starts, outcomes),
+            **task_context.windows_extra(starts, outcomes),
         }

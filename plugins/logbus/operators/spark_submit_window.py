@@ -23,7 +23,7 @@ from airflow.providers.apache.spark.operators.spark_submit import SparkSubmitOpe
 from airflow.sdk import Context
 from airflow.sdk.exceptions import AirflowException
 
-from logbus import assets, errors, links, model, pipeline_definition, spark_submit, task_context
+from logbus import errors, links, model, pipeline_definition, spark_submit, task_context
 from logbus.hooks.broker import BrokerHook
 from logbus.hooks.warehouse import WarehouseHook
 from logbus.kafka.topics import OffsetLog
@@ -207,7 +207,7 @@ class SparkSubmitWindowOperator(SparkWindowOperator):
         self.conf: dict[str, Any] = {**(self.conf or {}), **_spark_settings(content, text)}
         self.log.info("Handing over %d window(s) of %s: %s", len(windows), pipeline.name, text)
         self._submit(context, self._handed_over(text))
-        return {"pipeline": pipeline.name, **assets.windows_extra([window.interval.start for window in windows], windows)}
+        return {"pipeline": pipeline.name, **task_context.windows_extra([window.interval.start for window in windows], windows)}
 
     def _handed_over(self, windows: str) -> dict[str, str]:
         """The program's environment. The windows are no secret: anyone may see them on a command line."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from importlib import import_module
+from pkgutil import resolve_name
 from typing import Any
 
 from logbus.errors import UserError
@@ -76,6 +76,11 @@ def decode(value: bytes) -> str:
     return text
 
 
+def line_parser(settings: Mapping[str, Any]) -> Parser:
+    """The parser `lines`: one column with the text."""
+    return Parser(columns={"line": "text"}, parse=lambda value: (decode(value),))
+
+
 def storable(text: str) -> str:
     """Any text, escaped where PostgreSQL could not store it."""
     return text.replace("\0", "\\0").encode(errors="backslashreplace").decode()
@@ -116,15 +121,15 @@ def filtering(parser: Parser, accepted: Mapping[str, Sequence[Any]]) -> Parser:
 # Module and function by name, imported when a parser is made: most of them need Arrow, and importing that takes as much CPU as
 # all the rest of `logbus ship`, which reads times with this package and parses nothing.
 PARSERS: Mapping[str, str] = {
-    "combined": "access_logs:combined_parser",
-    "csv": "text_lines:csv_parser",
-    "json": "json_format:json_parser",
-    "lines": "text_lines:line_parser",
-    "logfmt": "text_lines:logfmt_parser",
-    "nginx_json": "access_logs:nginx_json_parser",
-    "raw": "text_lines:raw_parser",
-    "regex": "text_lines:regex_parser",
-    "syslog": "syslog:syslog_parser",
+    "combined": "logbus.parsing.access_logs:combined_parser",
+    "csv": "logbus.parsing.text_lines:csv_parser",
+    "json": "logbus.parsing.json_format:json_parser",
+    "lines": "logbus.parsing:line_parser",
+    "logfmt": "logbus.parsing.text_lines:logfmt_parser",
+    "nginx_json": "logbus.parsing.access_logs:nginx_json_parser",
+    "raw": "logbus.parsing.text_lines:raw_parser",
+    "regex": "logbus.parsing.text_lines:regex_parser",
+    "syslog": "logbus.parsing.syslog:syslog_parser",
 }
 
 
@@ -133,8 +138,7 @@ def parser_for(name: str, settings: Mapping[str, Any]) -> Parser:
     if name not in PARSERS and ":" not in name:
         raise UserError(f"no parser {name!r}; a pipeline parses as one of {', '.join(PARSERS)}, or by module:function")
     if name in PARSERS:
-        module_name, _, function = PARSERS[name].partition(":")
-        make: Callable[[Mapping[str, Any]], Parser] = getattr(import_module(f"logbus.parsing.{module_name}"), function)
+        make: Callable[[Mapping[str, Any]], Parser] = resolve_name(PARSERS[name])
         parser = make(settings)
     else:
         from logbus.parsing.custom import custom_parser

@@ -13,8 +13,8 @@ from typing import Any
 
 from logbus.errors import UserError
 from logbus.parsing import Unparsable, shown
+from logbus.parsing.batches import ARROW_TYPES
 from logbus.parsing.json_records import stored_json, to_integer
-from logbus.parsing.schemas import ARROW_TYPES
 from logbus.parsing.times import instant
 from logbus.pipeline_settings import COLUMN_BYTES_MAX, COLUMN_NAMES, COLUMNS_OF_POSTGRES, is_column_name
 

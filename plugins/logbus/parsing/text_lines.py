@@ -1,4 +1,4 @@
-r"""Parsers of lines whose fields the user describes: as they are (`lines`, `raw`), `regex`, `csv` and `logfmt`.
+r"""Parsers of lines whose fields the user describes: as they are (`raw`), `regex`, `csv` and `logfmt`.
 
 regex: {"pattern": "(?P<level>\\w+) (?P<took>\\d+)ms (?P<message>.*)", "columns": {"took": "integer"}}. The pattern must match the
 whole line, without its line end. Its named groups are the columns, text unless `columns` gives another type; a group that took no
@@ -39,10 +39,6 @@ def raw_parser(settings: Mapping[str, Any]) -> Parser:
         quick=lambda values: [pa.array(values, pa.binary())],
         of_no_value=(None,),
     )
-
-
-def line_parser(settings: Mapping[str, Any]) -> Parser:
-    return Parser(columns={"line": "text"}, parse=lambda value: (decode(value),))
 
 
 def regex_parser(settings: Mapping[str, Any]) -> Parser:

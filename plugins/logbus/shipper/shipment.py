@@ -22,7 +22,7 @@ from typing import Any
 from logbus.errors import DeliveryFailed
 from logbus.kafka.client import Client
 from logbus.kafka.producing import CLIENTS_CHOICE, DEFAULTS, SETTINGS, Delivery
-from logbus.loads.sent_numbers import SENT_HEADER
+from logbus.loads.read_tally import SENT_HEADER
 from logbus.shipper.line_reader import text_bytes
 from logbus.shipper.merged_lines import LineReading, ReadingNotes, TimeOf, TimestampedLine, day_text, merged, months_away
 from logbus.shipper.sources import FilePart, Fingerprint, Source

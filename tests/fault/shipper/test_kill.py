@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka.admin import OffsetSpec
-from logbus.loads.sent_numbers import Numbers, count_sent
+from logbus.loads.read_tally import Numbers, count_sent
 from logbus.shipper.ship import ShipReport, ship
 from logbus.shipper.topic_client import TopicClient
 from logbus.waiting import PATIENCE_SECONDS, wait_until

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
-from logbus.loads.sent_numbers import Numbers, count_sent
+from logbus.loads.read_tally import Numbers, count_sent
 from logbus.shipper.sample import write_sample
 from logbus.shipper.ship import ship
 from logbus.shipper.shipment import partition_of

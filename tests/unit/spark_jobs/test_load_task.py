@@ -2,8 +2,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 import pytest
-from logbus.loads.stamped_hours import FAR_HOURS, HOURS_MAX, NO_HOUR, Histogram
-from logbus.loads.tally import ReadTally
+from logbus.loads.read_tally import FAR_HOURS, HOURS_MAX, NO_HOUR, Histogram, ReadTally
 
 from spark_jobs.job import StagedWindow
 from spark_jobs.load_task import count, count_stamps

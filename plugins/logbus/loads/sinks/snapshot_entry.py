@@ -16,7 +16,7 @@ from typing import Any
 from sqlalchemy import Connection, Engine, func, select, text, update
 
 from logbus import errors, model
-from logbus.loads import checksum, commit_checks, stamped_hours, tally
+from logbus.loads import checksum, commit, commit_checks, tally
 from logbus.windows import rows, schema
 
 # Raised with every change that an older reader would misunderstand.
@@ -190,7 +190,7 @@ def write_entry(connection: Connection, row: rows.Row, entry: LedgerEntry) -> No
     public = {"loaded_attempt": entry.attempt, "loaded_at": entry.loaded_at, "audited_at": None, "audit_problems": None}
     kept: dict[str, Any] = {"values_hash": entry.values.to_json()}
     kept |= {"other_records": list(entry.other_records)} if entry.other_records else {}
-    kept |= stamped_hours.write(connection, row["id"], entry.hours)
+    kept |= commit.write_hours(connection, row["id"], entry.hours)
     connection.execute(update(window).where(window.c.id == row["id"]).values(**counted, **public, **kept))
     for partition, span in entry.spans.items():
         same = (part.c.window_id == row["id"], part.c.partition == partition)

@@ -5,8 +5,9 @@ from datetime import datetime, timedelta
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from logbus.loads import stamped_hours
-from logbus.loads.stamped_hours import FAR_HOURS, NO_HOUR, HourCount, StampedHours, bounded, holding_span, joined
+from logbus.loads import read_tally
+from logbus.loads.read_tally import FAR_HOURS, NO_HOUR, nearest_hours, sum_of_hours
+from logbus.loads.stamped_hours import HourCount, StampedHours, holding_span
 from logbus.model import EPOCH, Interval, Pipeline
 from logbus.model import HOUR as HOUR_LONG
 
@@ -58,9 +59,9 @@ def test_a_few_requests_that_were_logged_after_their_hour_are_not_remarkable(
 @given(parts=st.lists(HISTOGRAMS, max_size=4), near=st.integers(0, 30))
 def test_bounding_the_parts_and_bounding_their_sum_are_the_same(parts: list[dict[int, int]], near: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(stamped_hours, "HOURS_MAX", 3)
-        found = bounded(joined(bounded(part, near) for part in parts), near)
-        assert found == bounded(joined(parts), near)
+        patch.setattr(read_tally, "HOURS_MAX", 3)
+        found = nearest_hours(sum_of_hours(nearest_hours(part, near) for part in parts), near)
+        assert found == nearest_hours(sum_of_hours(parts), near)
     assert sum(found.values()) == sum(sum(part.values()) for part in parts)
     assert len([hour for hour in found if hour not in (NO_HOUR, FAR_HOURS)]) <= 3
 

@@ -14,8 +14,7 @@ import pyarrow as pa
 import pytest
 from logbus.errors import UserError
 from logbus.parsing import Filtered, Parser, Unparsable, parse_value, parser_for
-from logbus.parsing.chunks import Parsed, parse_chunk
-from logbus.parsing.schemas import parser_schema
+from logbus.parsing.batches import Parsed, parse_chunk, parser_schema
 
 
 def length_parser(settings: Mapping[str, Any]) -> Parser:

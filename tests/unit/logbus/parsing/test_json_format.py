@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from logbus.parsing import Parser, Unparsable, parser_for
+from logbus.parsing.batches import parser_schema, to_batch
 from logbus.parsing.json_format import inferred_columns
-from logbus.parsing.schemas import parser_schema, to_batch
 
 from tests.support.examples import examples
 

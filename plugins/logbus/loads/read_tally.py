@@ -1,17 +1,59 @@
-"""The numbers that producers give their records: which arrived, kept as runs instead of one by one. Pure, with few imports.
+"""What tasks read: counted once, chunk by chunk in a worker, and from then on only added up. Pure, with few imports.
 
-A producer that wants to be checked adds the header `logbus-sent: <stream>:<number>` to every record. A STREAM is what one
-producer sends to one partition, in order; its numbers are 1, 2, 3 and so on. The set of numbers that arrived is kept as runs
-[first, last], usually one. Sets can be joined in any order (tasks, partitions, windows), so the result is exact whichever task
-read what; compared with the number of records it shows how many arrived twice.
+The same value is passed from the worker to the driver and into the commit: a partition read by two tasks, and a window of many
+partitions, are sums of it. The equation compares it with the rows that were staged (tally.py).
+
+HOURS with which records are stamped are a histogram, a mapping: start of the stamped interval in milliseconds -> records. Two
+keys are not instants: NO_HOUR has the records without a usable timestamp; FAR_HOURS those of all hours but the HOURS_MAX nearest
+to the window's own. What is made of it is in stamped_hours.py.
+
+NUMBERS are given by a producer that wants to be checked: it adds the header `logbus-sent: <stream>:<number>` to every record. A
+STREAM is what one producer sends to one partition, in order; its numbers are 1, 2, 3 and so on. The set of numbers that arrived
+is kept as runs [first, last], usually one. Sets can be joined in any order (tasks, partitions, windows), so the result is exact
+whichever task read what; compared with the number of records it shows how many arrived twice (producers.py).
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from logbus.fingerprint import MODULUS
 from logbus.model import uncovered
+
+Histogram = Mapping[int, int]
+
+NO_HOUR = -1  # Kafka's own "no timestamp"; also for timestamps beyond any calendar
+FAR_HOURS = -2
+
+# Bounds what a task keeps in memory and what a commit writes. A window with more hours than that holds six weeks of logs.
+HOURS_MAX = 1000
+
+
+def sum_of_hours(histograms: Iterable[Histogram]) -> dict[int, int]:
+    """Their sum."""
+    total: Counter[int] = Counter()
+    for histogram in histograms:
+        total.update(histogram)
+    return dict(total)
+
+
+def nearest_hours(histogram: Histogram, near_ms: int) -> dict[int, int]:
+    """The HOURS_MAX hours nearest to `near_ms`, the others lumped together.
+
+    Parts may be bounded before they are joined: an hour that a part leaves out has HOURS_MAX nearer hours in that part
+    alone, so the sum leaves it out too.
+    """
+    hours = [hour for hour in histogram if hour >= 0]
+    if len(hours) <= HOURS_MAX:
+        return dict(histogram)
+    hours.sort(key=lambda hour: (abs(hour - near_ms), hour))
+    kept = {hour: count for hour, count in histogram.items() if hour < 0}
+    kept |= {hour: histogram[hour] for hour in hours[:HOURS_MAX]}
+    kept[FAR_HOURS] = kept.get(FAR_HOURS, 0) + sum(histogram[hour] for hour in hours[HOURS_MAX:])
+    return kept
+
 
 SENT_HEADER = "logbus-sent"
 
@@ -54,13 +96,13 @@ class Numbers:
         return both
 
     def _keep(self, runs: list[Run]) -> None:
-        self.runs = joined(runs)
+        self.runs = joined_runs(runs)
         self.is_vague = self.is_vague or len(self.runs) > RUNS_MAX
         if self.is_vague and self.runs:
             self.runs = [(self.runs[0][0], self.runs[-1][1])]
 
 
-def joined(runs: Iterable[Run]) -> list[Run]:
+def joined_runs(runs: Iterable[Run]) -> list[Run]:
     """The same numbers in ascending runs that neither overlap nor adjoin."""
     ascending: list[Run] = []
     for first, last in sorted(runs):
@@ -121,3 +163,34 @@ def join_streams(left: Mapping[str, Numbers], right: Mapping[str, Numbers]) -> d
     """The combined counts of two tasks, or of two partitions."""
     both = {name: left[name].join(right[name]) for name in left.keys() & right.keys()}
     return {**left, **right, **both}
+
+
+@dataclass(slots=True, kw_only=True)
+class ReadTally:
+    """The records read: how many, how many of them were filtered out, and how many are stamped before (`late`) or after
+    (`early`) their window; bytes of keys and values. Fingerprints are sums modulo 2^64; `staged_fingerprint` excludes filtered
+    records. `hours`: the hours with which they are stamped. `sent`: by stream, for producers that number their records.
+    """
+
+    read: int = 0
+    filtered: int = 0
+    late: int = 0
+    early: int = 0
+    bytes: int = 0
+    fingerprint: int = 0
+    staged_fingerprint: int = 0
+    hours: Histogram = field(default_factory=dict)
+    sent: dict[str, Numbers] = field(default_factory=dict)
+
+    def __add__(self, other: ReadTally) -> ReadTally:
+        return ReadTally(
+            read=self.read + other.read,
+            filtered=self.filtered + other.filtered,
+            late=self.late + other.late,
+            early=self.early + other.early,
+            bytes=self.bytes + other.bytes,
+            fingerprint=(self.fingerprint + other.fingerprint) % MODULUS,
+            staged_fingerprint=(self.staged_fingerprint + other.staged_fingerprint) % MODULUS,
+            hours=sum_of_hours([self.hours, other.hours]),
+            sent=join_streams(self.sent, other.sent),
+        )
