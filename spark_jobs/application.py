@@ -16,18 +16,16 @@ from enum import StrEnum
 from itertools import groupby
 from typing import Any
 
-from logbus import errors, model
+from logbus import errors, model, spark_submit
 from logbus.kafka.topics import OffsetLog
 from logbus.loads import attempts as attempts_of
-from logbus.loads import commit_checks, read_tally, run
-from logbus.loads.attempts import Heartbeat
+from logbus.loads import commit_checks, read_tally
 from logbus.loads.ledger import Ledger
 from logbus.loads.sinks import Sink, sink_for
 from logbus.parsing import json_format, parser_for
 from logbus.windows import log_changes
-from logbus.windows.definition import pipeline_of
 from logbus.windows.log_changes import Position, WitnessSet, refuse_if_recreated
-from logbus.windows.rows import SUPERSEDED
+from logbus.windows.rows import SUPERSEDED, pipeline_of
 from pyspark.sql import SparkSession
 from sqlalchemy.exc import SQLAlchemyError
 
@@ -84,7 +82,7 @@ class Application:
         outcomes: list[WindowOutcome] = []
         # For all attempts of this run, including those in the last group: an attempt that waits for its turn is alive, and its
         # window must not be given to another run.
-        with Heartbeat(lambda: self.ledger.heartbeat(attempts, self.now())):
+        with attempts_of.heartbeats(lambda: self.ledger.heartbeat(attempts, self.now())):
             # A pipeline may have been changed between two attempts. Each is loaded with the definition it began with, or a
             # parser would be applied to windows for which it was not requested.
             for definition, alike in groupby(attempts, key=lambda attempt: attempt.definition):
@@ -99,14 +97,12 @@ class Application:
         except Exception as error:  # a catalog or a file system has errors of its own
             yield from [self.failed(attempt, error) for attempt in attempts]
             return
-        for group in run.in_groups(attempts, run.WINDOWS_PER_JOB_MAX):
+        for group in spark_submit.in_groups(attempts, spark_submit.WINDOWS_PER_JOB_MAX):
             yield from self.load_group(pipeline, sink, group)
 
     def prepare(self, defined: model.Pipeline, attempts: Sequence[model.Attempt]) -> tuple[model.Pipeline, Sink]:
         """The pipeline with its inferred columns, and its sink with a table that has them all."""
-        pipeline = self.ledger.with_inferred(defined)
-        if pipeline.options.infer:
-            pipeline = self.infer(pipeline, attempts)
+        pipeline = self.infer(defined, attempts) if defined.options.infer else defined
         parser = parser_for(pipeline.parse, pipeline.settings)
         sink = sink_for(pipeline, self.ledger.engine)
         # The table is created, or gets its new columns, before any task runs: if it were missing, a hundred tasks would fail a
@@ -114,9 +110,11 @@ class Application:
         sink.ensure_target(parser.columns)
         return pipeline, sink
 
-    def infer(self, pipeline: model.Pipeline, attempts: Sequence[model.Attempt]) -> model.Pipeline:
-        """The pipeline with the columns that the attempts' records show. If they cannot be read now, the load will report it."""
-        windows = [self.ledger.window(pipeline.name, attempt.interval.start) for attempt in attempts]
+    def infer(self, defined: model.Pipeline, attempts: Sequence[model.Attempt]) -> model.Pipeline:
+        """The pipeline with the columns that records have shown, those of the attempts included. If they cannot be read now, the
+        load will report it."""
+        pipeline = self.ledger.with_inferred(defined)
+        windows = self.ledger.windows_at(pipeline.name, [attempt.interval.start for attempt in attempts])
         try:
             columns = json_format.inferred_columns(sampled_values(self.client_config, pipeline, windows))
         except errors.LogbusError:
@@ -136,9 +134,10 @@ class Application:
         # was the frozen one before and is the same topic afterwards. A task detects changes in between itself: it compares the
         # witnesses among the records that it reads.
         try:
-            windows = {attempt.window_id: self.ledger.window(pipeline.name, attempt.interval.start) for attempt in current}
-            called = log_changes.witnesses_of(self.ledger.engine, list(windows.values()))
-            unreadable = log_changes.unreadable(pipeline, self.log, list(windows.values()), called)
+            frozen = self.ledger.windows_at(pipeline.name, [attempt.interval.start for attempt in current])
+            windows = {window.id: window for window in frozen}
+            called = log_changes.witnesses_of(self.ledger.engine, frozen)
+            unreadable = log_changes.unreadable(pipeline, self.log, frozen, called)
             readable = [attempt for attempt in current if attempt.window_id not in unreadable]
             for attempt in current:
                 if attempt.window_id in unreadable:

@@ -176,26 +176,15 @@ def _to_rows(
         pa.array(records.offsets, pa.int64()),
         batches.timestamps(stamps),
         pa.array(records.keys, pa.binary()),
-        _headers_column(records),
+        pa.nulls(size, pa.string()) if records.headers is None else pa.array(map(headers_json, records.headers), pa.string()),
         pa.repeat(pa.scalar(window.start_ms * 1000, batches.TIMESTAMP), size),
-        _signed_column(hashes),
+        pa.array(hashes, pa.uint64()).view(pa.int64()),  # the same 64 bits, as a signed bigint
     ]
     # `take` copies every column. Nearly every chunk parses completely, and then its columns are used as they are.
     if len(parsed.indexes) < size:
         places = pa.array(parsed.indexes)
         origin = [pc.take(column, places) for column in origin]
     return pa.RecordBatch.from_arrays([*origin, *parsed.rows.columns], schema=schema)
-
-
-def _headers_column(records: Records) -> pa.Array:
-    if records.headers is None:
-        return pa.nulls(len(records.offsets), pa.string())
-    return pa.array([headers_json(headers) for headers in records.headers], pa.string())
-
-
-def _signed_column(hashes: Sequence[int]) -> pa.Array:
-    """The hashes' 64 bits as a signed bigint."""
-    return pa.array(hashes, pa.uint64()).view(pa.int64())
 
 
 def _to_dead_letters(records: Records, topic: str, window: StagedWindow, hashes: Sequence[int], parsed: Parsed) -> pa.RecordBatch:

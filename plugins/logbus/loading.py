@@ -20,7 +20,6 @@ from logbus.kafka.client import Client
 from logbus.kafka.topics import Topics
 from logbus.loads import audit, engine
 from logbus.loads.ledger import Ledger, refuse_busy
-from logbus.loads.run import LoadRun, in_groups
 from logbus.loads.sinks import each_sink_once
 from logbus.windows.catch_up import LoadPlan, progress_to
 from logbus.windows.migrations import create_ledger
@@ -104,7 +103,7 @@ class Loader:
 
     def load_and_audit(self, ledger: Ledger, log: Topics, load: Load, starts: Sequence[datetime]) -> list[model.AuditReport]:
         """Application by application, so that what one has loaded is audited even if a later one fails."""
-        run = LoadRun(
+        run = spark_submit.LoadRun(
             ledger=ledger,
             pipeline_name=load.pipeline,
             run_id=load.run_id,
@@ -116,7 +115,7 @@ class Loader:
         sinks, reports = each_sink_once(), list[model.AuditReport]()
         loaded = 0
         try:
-            for group in in_groups(starts):
+            for group in spark_submit.in_groups(starts):
                 run.load(group, accept_other_records=group if load.accept_other_records else ())
                 loaded += len(group)
                 reports += [audit.audit_window(ledger.engine, log, load.pipeline, start, self.now(), sinks) for start in group]

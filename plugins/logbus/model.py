@@ -199,7 +199,7 @@ class FrozenWindow:
     loaded_at: datetime | None = None
     audited_at: datetime | None = None
     other_records: tuple[Mapping[str, Any], ...] = field(default=(), hash=False)  # reloads that were allowed to read others
-    values_hash: Mapping[str, Any] | None = field(default=None, hash=False)  # logbus.loads.checksum
+    values_hash: Mapping[str, Any] | None = field(default=None, hash=False)  # logbus.loads.tally
     loss_accepted: Mapping[str, Any] | None = None  # who accepted that records of it are gone, when and why
 
     @property
@@ -260,7 +260,7 @@ class Attempt:
     staging_table: str
     dead_letter_table: str
     key: str  # random
-    # The pipeline's, as it was when the attempt began (logbus.windows.definition).
+    # The pipeline's, as it was when the attempt began (logbus.windows.rows).
     definition: Mapping[str, Any] = field(compare=False, repr=False)
 
     @property

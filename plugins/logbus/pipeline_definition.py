@@ -17,7 +17,7 @@ from typing import Any, Literal, TypedDict, Unpack
 
 from logbus import errors, model, pipeline_settings
 from logbus.kafka.client import ISOLATION_LEVELS
-from logbus.windows import definition, registration
+from logbus.windows import registration, rows
 from logbus.windows.table_names import target_named_after
 
 NAMES = ("topic", "table", "parse")
@@ -123,7 +123,7 @@ def check_pipeline(pipeline: model.Pipeline) -> None:
     _validate_location(pipeline.options, wrong)
     # The ledger stores settings as JSON and compares them with those of the next DAG file: a value that JSON changes would be a
     # changed pipeline at every parse.
-    definition.definition_of(pipeline)  # raises for settings that JSON cannot hold
+    rows.definition_of(pipeline)  # raises for settings that JSON cannot hold
     registration.validate_pipeline(pipeline)
 
 

@@ -27,7 +27,6 @@ from airflow.sdk import DAG, Param
 from logbus import assets, errors, spark_submit, timetable
 from logbus.hooks.broker import BrokerHook
 from logbus.hooks.warehouse import WarehouseHook
-from logbus.loads.run import WINDOWS_PER_JOB_MAX
 from logbus.model import HOUR, Pipeline
 from logbus.operators import audit_window, freeze_window, load_window
 from logbus.pipeline_definition import PipelineOptions, as_pipeline, define_pipeline
@@ -60,7 +59,7 @@ def hourly_ingest(
     connections: Connections = CONNECTIONS_DEFAULT,
     *,
     dag_arguments: Mapping[str, Any] | None = None,
-    max_windows_per_application: int = WINDOWS_PER_JOB_MAX,
+    max_windows_per_application: int = spark_submit.WINDOWS_PER_JOB_MAX,
     fill_gaps: bool = True,
     **options: Unpack[PipelineOptions],
 ) -> DAG:
@@ -108,7 +107,7 @@ def many_topics(
     connections: Connections = CONNECTIONS_DEFAULT,
     *,
     dag_arguments: Mapping[str, Any] | None = None,
-    max_windows_per_application: int = WINDOWS_PER_JOB_MAX,
+    max_windows_per_application: int = spark_submit.WINDOWS_PER_JOB_MAX,
     fill_gaps: bool = True,
     **options: Unpack[PipelineOptions],
 ) -> list[DAG]:

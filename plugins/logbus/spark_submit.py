@@ -1,8 +1,12 @@
-"""How a load is handed to Spark: the application, its arguments, its settings and its secrets.
+"""How a load is handed to Spark, for a task of Airflow and for a command alike, and what becomes of it: the application, its
+arguments, its settings and its secrets; a run that begins attempts, submits, settles and judges (`LoadRun`).
 
 What anyone may see (the pipeline, the windows and their attempts) is passed on the command line; secrets (the warehouse
 URL, the client configuration of the broker) are passed in the environment only: command lines show in `ps`, in Spark's
 UI and in logs. The last line of the application's output that starts with `LOGBUS_RESULT ` is its result as JSON.
+
+The attempts are taken before the application is submitted; its driver only verifies them. So a slow first driver cannot fence out
+the good second one, and a driver that outlives its submitter is refused at commit.
 """
 
 from __future__ import annotations
@@ -12,11 +16,15 @@ import json
 import os
 import sys
 import sysconfig
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from logbus import errors, model
+from logbus.loads import attempts as attempts_of
+from logbus.loads.ledger import Ledger
 
 WAREHOUSE_URL_VARIABLE = "LOGBUS_WAREHOUSE_URL"
 KAFKA_CONFIG_VARIABLE = "LOGBUS_KAFKA_CONFIG"
@@ -105,3 +113,96 @@ def command(pipeline_name: str, attempts: Sequence[model.Attempt], *, master: st
     settings = [word for key, value in conf().items() for word in ("--conf", f"{key}={value}")]
     options = ["--master", master, "--driver-memory", LOCAL_DRIVER_MEMORY, "--name", f"logbus load {pipeline_name}"]
     return [spark_submit_binary(), *options, *settings, str(application_path()), *application_arguments(pipeline_name, attempts)]
+
+
+# One Spark application that loads windows: begin, submit, settle, judge.
+
+
+WINDOWS_PER_JOB_MAX = 84  # half a week of hours: one Spark job, and all that is lost if it fails; a job costs a second
+WINDOWS_PER_APPLICATION_MAX = 1_000  # attempts are passed on a command line, whose length is limited
+ERROR_CHARACTERS_MAX = 4_000  # of a failure's text kept in the ledger; the submitter's log has all of it
+
+Item = TypeVar("Item")
+
+
+def in_groups(items: Sequence[Item], size: int = WINDOWS_PER_APPLICATION_MAX) -> Iterator[Sequence[Item]]:
+    """The items in their order, at most `size` at a time."""
+    for begin in range(0, len(items), size):
+        yield items[begin : begin + size]
+
+
+@dataclass(kw_only=True)
+class LoadRun:
+    """A run that loads windows of one pipeline: a task's try, or a command.
+
+    `submit` runs the application for these attempts to its end, and raises `LoadFailed` if that reports a failure. `definition`:
+    how the windows are loaded, by default as the pipeline is registered.
+    """
+
+    ledger: Ledger
+    pipeline_name: str
+    run_id: str
+    submit: Callable[[Sequence[model.Attempt]], None]
+    now: Callable[[], datetime]
+    say: Callable[[str], None]
+    try_number: int = 1
+    task: model.TaskKey | None = None
+    definition: model.Pipeline | None = None
+    supersede: bool = True
+    attempts: list[model.Attempt] = field(default_factory=list, init=False)  # all that it has begun
+    _running: Sequence[model.Attempt] = field(default=(), init=False)
+
+    def load(
+        self, starts: Sequence[datetime], beside: Sequence[datetime] = (), accept_other_records: Collection[datetime] = ()
+    ) -> list[attempts_of.AttemptOutcome]:
+        """Loads the windows and those `beside`, with one application; what became of the former.
+
+        It fails if not all of the former are loaded according to the ledger, whatever the application reports: a cluster manager
+        knows only that a driver has ended, and some report the driver of an earlier try. With `AttemptSuperseded` if newer
+        attempts are at work on all that is missing; with the driver's own error if no retry can fix that.
+        """
+        attempts = self.ledger.begin_attempts(
+            self.pipeline_name,
+            [*starts, *beside],
+            self.run_id,
+            self.try_number,
+            self.now(),
+            self.task,
+            self.definition,
+            accept_other_records=accept_other_records,
+            supersede=self.supersede,
+        )
+        self.attempts += attempts
+        failure: errors.LoadFailed | None = None
+        try:
+            self._running = attempts
+            self.submit(attempts)
+        except errors.LoadFailed as error:
+            failure = error
+            self.end(str(error))
+        except BaseException as error:  # Airflow's timeout and Ctrl-C are no Exceptions
+            self.end(str(error) or type(error).__name__)
+            raise
+        finally:
+            self._running = ()
+        outcomes = self.ledger.settle_attempts(attempts, self.now())
+        own = [outcome for outcome in outcomes if outcome.start in set(starts)]
+        self._raise_unless_loaded(own, failure)
+        return own
+
+    def end(self, reason: str) -> None:
+        """Ends the attempts of the application that runs, so that no driver commits them any more."""
+        if self._running:
+            self.ledger.fail_attempts(self._running, reason[-ERROR_CHARACTERS_MAX:], self.now())
+
+    def _raise_unless_loaded(self, own: Sequence[attempts_of.AttemptOutcome], failure: errors.LoadFailed | None) -> None:
+        missing = attempts_of.why_not_loaded(own)
+        if missing is not None:
+            if final := self.ledger.beyond_retry([outcome.attempt for outcome in own]):
+                raise final from failure
+            raise failure if failure and not isinstance(missing, errors.AttemptSuperseded) else missing
+        if failure is not None:
+            self.say(f"The windows are loaded, although the application failed: {failure}")
+        for outcome in own:
+            if outcome.is_loaded_by_newer:
+                self.say(f"Attempt {outcome.newest} took over from ours and has loaded it: {outcome.attempt.token}")

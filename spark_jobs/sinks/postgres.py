@@ -86,14 +86,11 @@ class PostgresTaskSink:
         """Appends the buffered rows, one COPY per table; they become visible with the commit."""
         for table, batches in self._waiting.items():
             tagged = [_tagged_with(batch, self._task) for batch in batches]
-            self._append(table, pa.RecordBatchReader.from_batches(tagged[0].schema, tagged))
+            with AdbcStatement(self._connection) as statement:
+                statement.set_options(**APPEND, **{StatementOptions.INGEST_TARGET_TABLE.value: table})
+                statement.bind_stream(pa.RecordBatchReader.from_batches(tagged[0].schema, tagged))
+                statement.execute_update()
         self._waiting, self._rows, self._bytes = {}, 0, 0
-
-    def _append(self, table: str, rows: pa.RecordBatchReader) -> None:
-        with AdbcStatement(self._connection) as statement:
-            statement.set_options(**APPEND, **{StatementOptions.INGEST_TARGET_TABLE.value: table})
-            statement.bind_stream(rows)
-            statement.execute_update()
 
 
 def _tagged_with(batch: pa.RecordBatch, task: pa.Scalar) -> pa.RecordBatch:

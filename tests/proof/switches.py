@@ -5,15 +5,16 @@ A check made twice, here and further on, cannot be seen to be missing while the 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from logbus.loads.checksum import ValuesReport
-from logbus.loads.ledger import Ledger
-from logbus.model import Pipeline
+from logbus.loads.sinks import Sink
+from logbus.loads.tally import ValuesReport
+from logbus.model import Attempt, Pipeline
 
+from spark_jobs.application import Application
 from tests.proof.story import UNUSABLE_HEAD
 
 
@@ -38,9 +39,12 @@ def as_it_is(offset: int, *arguments: Any) -> int:
     return offset
 
 
-def as_registered(ledger: Ledger, pipeline: Pipeline) -> Pipeline:
+prepare = Application.prepare
+
+
+def as_registered(application: Application, defined: Pipeline, attempts: Sequence[Attempt]) -> tuple[Pipeline, Sink]:
     """Every attempt is loaded by the current definition."""
-    return ledger.pipeline(pipeline.name)
+    return prepare(application, application.ledger.pipeline(defined.name), attempts)
 
 
 def values_are_well(*arguments: Any) -> ValuesReport:
@@ -102,7 +106,7 @@ SWITCHES: dict[str, Switch] = {
         ),
     ),
     "key_of_an_attempt": Switch("ledger_restored_within_a_load", one_key, ("secrets.token_hex",)),
-    "definition_of_an_attempt": Switch("changed_between", as_registered, ("logbus.loads.ledger.Ledger.with_inferred",)),
+    "definition_of_an_attempt": Switch("changed_between", as_registered, ("spark_jobs.application.Application.prepare",)),
     "winners": Switch("repeated_task", "true", ("logbus.loads.sinks.postgres.WON",)),
     "equation": Switch("reader_skips", nothing, ("logbus.loads.commit.refuse_mismatch",)),
     "same_records": Switch("compacted", nothing, ("logbus.loads.commit.other_records",)),

@@ -184,5 +184,8 @@ class FakeLedger:
     def beyond_retry(self, attempts: Sequence[Attempt]) -> LoadFailed | None:
         return ErrorBudgetExceeded(self.too_much[0]) if self.too_much else None
 
+    def windows_at(self, pipeline_name: str, starts: Sequence[datetime]) -> list[FrozenWindow]:
+        return [self.window(pipeline_name, start) for start in starts]
+
     def window(self, pipeline_name: str, start: datetime) -> FrozenWindow:
         return window(start, attempt=len(self.begun) if self.loads else None)

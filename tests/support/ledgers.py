@@ -17,8 +17,8 @@ from logbus.loads.target import table_columns
 from logbus.model import Attempt, AuditReport, FrozenWindow, Interval, Pipeline, TaskKey, milliseconds
 from logbus.windows import recovery, schema
 from logbus.windows.catch_up import LoadPlan, parts_of
-from logbus.windows.definition import definition_of
 from logbus.windows.registration import remember_definition
+from logbus.windows.rows import definition_of
 from logbus.windows.table_names import parse_table
 from sqlalchemy import text, update
 

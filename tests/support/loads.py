@@ -18,7 +18,7 @@ from logbus.loads.sinks import Sink, sink_for
 from logbus.loads.sinks.iceberg import IcebergSink
 from logbus.model import MILLISECOND, Attempt, FrozenWindow, Pipeline, WindowCounts
 from logbus.parsing import parser_for
-from logbus.windows.definition import pipeline_of
+from logbus.windows.rows import pipeline_of
 
 from spark_jobs.application import TaskReads, staged_window, to_reads
 from spark_jobs.job import TaskJob, TaskResult

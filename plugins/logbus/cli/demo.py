@@ -277,7 +277,7 @@ class Demo:
         engine = connect(self._stack.warehouse_url)
         try:
             ledger = Ledger(engine)
-            return [ledger.window(PIPELINE, start) for start in starts]
+            return ledger.windows_at(PIPELINE, starts)
         finally:
             engine.dispose()
 

@@ -17,8 +17,8 @@ from logbus.loads.engine import connect
 from logbus.loads.ledger import Ledger
 from logbus.status.ledger_totals import PipelineFacts, read_windows
 from logbus.windows import missing, recovery, registration
-from logbus.windows.definition import definition_of, differences, in_words
 from logbus.windows.registration import PipelineRegistration
+from logbus.windows.rows import definition_of, differences, in_words
 
 NO_PIPELINE = "no pipeline is registered: `logbus pipeline register` registers one, and so does the first run of a DAG"
 

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from logbus.cli.output import Cell, Coloured, Table
-from logbus.loads import checksum, comparison, producers
+from logbus.loads import comparison, producers, tally
 from logbus.loads.history import AttemptRecord, WindowHistory, other_records_text
 from logbus.model import HOUR, FrozenWindow, Pipeline, WindowCounts, WindowState, instant_text
 from logbus.windows import losses, missing
@@ -138,7 +138,7 @@ def values_text(window: FrozenWindow) -> str:
     """What an audit compares the values with."""
     if window.values_hash is None:
         return "none"
-    values = checksum.Published.from_json(window.values_hash)
+    values = tally.Published.from_json(window.values_hash)
     if values.files is not None:
         return f"{len(values.files)} files, each with a hash of its content"
     return f"a checksum over {len(values.table.columns)} columns" if values.table else "no checksum could be taken"

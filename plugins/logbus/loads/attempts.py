@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from types import TracebackType
 from typing import Any
 
 import sqlalchemy as sa
@@ -23,13 +22,13 @@ from sqlalchemy.exc import OperationalError, SQLAlchemyError
 from logbus import errors, model
 from logbus.formatting import many, several
 from logbus.windows import schema, sql_errors
-from logbus.windows.definition import Definition
 from logbus.windows.rows import (
     ATTEMPT_RUNNING,
     FAILED,
     HEARTBEAT_EXPIRY,
     HOLD_BRIEFLY,
     SUPERSEDED,
+    Definition,
     Row,
     among,
     is_alive,
@@ -261,11 +260,6 @@ class AttemptOutcome:
         return self.attempt.interval.start
 
     @property
-    def is_committed(self) -> bool:
-        """The window's newest commit is by this attempt."""
-        return self.loaded_attempt == self.attempt.number
-
-    @property
     def is_loaded_by_newer(self) -> bool:
         """An attempt that began after this one has committed: it superseded this one, or loaded the window again since."""
         return self.loaded_attempt is not None and self.loaded_attempt > self.attempt.number
@@ -273,7 +267,7 @@ class AttemptOutcome:
     @property
     def is_loaded(self) -> bool:
         """Loaded by this attempt or a newer one: what the run that began it asked for."""
-        return self.is_committed or self.is_loaded_by_newer
+        return self.loaded_attempt is not None and self.loaded_attempt >= self.attempt.number
 
     @property
     def is_taken_over(self) -> bool:
@@ -336,20 +330,13 @@ def outcomes_of(engine: sa.Engine, attempts: Sequence[model.Attempt], now: datet
     )
     with engine.connect() as connection:
         rows = {(row["window_id"], row["number"]): row for row in connection.execute(query).mappings()}
-    return [_to_outcome(attempt, rows[attempt.window_id, attempt.number], now) for attempt in attempts]
-
-
-def _to_outcome(attempt: model.Attempt, row: Row, now: datetime) -> AttemptOutcome:
-    return AttemptOutcome(
-        attempt=attempt,
-        state=row["state"],
-        loaded_attempt=row["loaded_attempt"],
-        newest=row["newest"],
-        newest_state=row["newest_state"],
-        newest_run_id=row["newest_run_id"],
-        newest_is_alive=row["newest_state"] == ATTEMPT_RUNNING and row["newest_heartbeat_at"] > now - HEARTBEAT_EXPIRY,
-        error=row["error"],
-    )
+    outcomes = []
+    for attempt in attempts:
+        row = rows[attempt.window_id, attempt.number]
+        same = ("state", "loaded_attempt", "newest", "newest_state", "newest_run_id", "error")
+        newest_is_alive = row["newest_state"] == ATTEMPT_RUNNING and row["newest_heartbeat_at"] > now - HEARTBEAT_EXPIRY
+        outcomes.append(AttemptOutcome(attempt=attempt, newest_is_alive=newest_is_alive, **{name: row[name] for name in same}))
+    return outcomes
 
 
 # Heartbeats: a driver reports every few seconds that its attempts are alive; after a long silence they are presumed dead.
@@ -365,29 +352,25 @@ HEARTBEAT_SECONDS = 20.0
 STOP_SECONDS_MAX = 30.0  # a beat that hangs on a dead connection must not keep the program from ending
 
 
-class Heartbeat:
-    """A context manager that calls `beat` at once and then every `every_seconds`, on its own thread."""
+@contextmanager
+def heartbeats(beat: Callable[[], None], every_seconds: float = HEARTBEAT_SECONDS) -> Iterator[None]:
+    """Calls `beat` at once and then every `every_seconds`, on a thread of its own."""
+    stopped = threading.Event()
 
-    def __init__(self, beat: Callable[[], None], every_seconds: float = HEARTBEAT_SECONDS) -> None:
-        self._beat = beat
-        self._every_seconds = every_seconds
-        self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="logbus-heartbeat", daemon=True)
-
-    def __enter__(self) -> Heartbeat:
-        self._thread.start()
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._stopped.set()
-        self._thread.join(STOP_SECONDS_MAX)
-
-    def _run(self) -> None:
+    def run() -> None:
         while True:
             with suppress(SQLAlchemyError):
-                self._beat()
-            if self._stopped.wait(self._every_seconds):
+                beat()
+            if stopped.wait(every_seconds):
                 return
+
+    thread = threading.Thread(target=run, name="logbus-heartbeat", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stopped.set()
+        thread.join(STOP_SECONDS_MAX)
 
 
 # Staging tables that no running attempt owns: left by drivers that died, or whose attempt was superseded.

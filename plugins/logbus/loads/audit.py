@@ -18,7 +18,7 @@ from sqlalchemy import Engine
 from logbus.fingerprint import as_text, combine
 from logbus.formatting import many
 from logbus.kafka.topics import OffsetLog, TopicFacts
-from logbus.loads import checksum, history, producers, tally
+from logbus.loads import history, producers, tally
 from logbus.loads.ledger import Ledger
 from logbus.loads.stamped_hours import stamped_hours
 from logbus.model import AuditReport, FrozenWindow, PartitionTally, Pipeline, WindowCounts
@@ -34,7 +34,7 @@ class Recounts(Protocol):
     def recount(self, window: FrozenWindow) -> Mapping[int, PartitionTally]:
         """Counts the window's public rows and dead letters anew."""
 
-    def compare_values(self, window: FrozenWindow) -> checksum.ValuesReport:
+    def compare_values(self, window: FrozenWindow) -> tally.ValuesReport:
         """Takes the checksums of their values again."""
 
 
@@ -87,7 +87,7 @@ def refuse_another_broker(engine: Engine, log: OffsetLog, window: FrozenWindow) 
 
 def count_again(
     ledger: Ledger, sink: Recounts, pipeline_name: str, start: datetime
-) -> tuple[FrozenWindow, Mapping[int, PartitionTally], checksum.ValuesReport]:
+) -> tuple[FrozenWindow, Mapping[int, PartitionTally], tally.ValuesReport]:
     """The window, what the table holds of it and whether its values are those loaded, all from the same moment: a reload or
     redrive committed in between would look like a fault."""
     window = ledger.window(pipeline_name, start)
@@ -95,7 +95,7 @@ def count_again(
         # A window that no attempt has loaded may be the pipeline's first: then there is no table yet.
         is_there = window.counts is not None and (not window.is_proven_empty or sink.has_target())
         tallies = sink.recount(window) if is_there else {}
-        values = sink.compare_values(window) if is_there else checksum.ValuesReport()
+        values = sink.compare_values(window) if is_there else tally.ValuesReport()
         now = ledger.window(pipeline_name, start)
         if as_loaded(now) == as_loaded(window):
             break
@@ -145,7 +145,7 @@ def ledger_problems(window: FrozenWindow, counts: WindowCounts, tallies: Mapping
     if counts.filtered == 0 and fingerprint != window.fingerprint:
         yield f"the rows' fingerprint is {fingerprint}, the load's was {window.fingerprint}: some row is another record's"
     if window.values_hash is not None:
-        yield from staged_problems(window, tallies, checksum.Published.from_json(window.values_hash).staged)
+        yield from staged_problems(window, tallies, tally.Published.from_json(window.values_hash).staged)
 
 
 def staged_problems(window: FrozenWindow, tallies: Mapping[int, PartitionTally], staged: Mapping[int, str]) -> Iterator[str]:

@@ -21,10 +21,10 @@ from sqlalchemy import Connection, Engine, delete, insert, select, text, update
 from sqlalchemy.exc import DBAPIError, IntegrityError, InterfaceError, OperationalError, ProgrammingError
 
 from logbus import errors, fingerprint, model, waiting
-from logbus.loads import checksum, read_tally, target
+from logbus.loads import read_tally, tally, target
 from logbus.loads.attempts import lock_if_current
-from logbus.loads.checksum import DEAD_LETTERS, Checksum, Published
 from logbus.loads.commit_checks import LoadedRecords, SealedWindow, other_records, refuse_errors, refuse_mismatch
+from logbus.loads.tally import DEAD_LETTERS, Checksum, Published
 from logbus.windows import rows, schema, sql_errors
 from logbus.windows.table_names import SCHEMA, TableName, leaf_name, quoted
 
@@ -132,7 +132,7 @@ def commit_in(
     refuse_errors(connection, load)
     # From here on the window changes. Readers need not wait for the dead letters; for the rows they may have to.
     put_dead_letters(connection, load)
-    dead_letters = checksum.take_dead_letters(connection, load.window.id) if load.counts.dead_lettered else None
+    dead_letters = tally.checksum_of_dead_letters(connection, load.window.id) if load.counts.dead_lettered else None
     table = put_rows(connection, load)  # last: from here on it may hold locks that readers want
     values = Published(
         staged={partition: fingerprint.as_text(part.fingerprint) for partition, part in load.staged.tallies.items()},
@@ -159,7 +159,7 @@ def replace_rows(connection: Connection, load: SealedWindow) -> Checksum | None:
     # Attached or swapped, the public table is the sealed one, whose checksum is known. Inserted row by row it has gone through
     # the target's own triggers and casts, so it is taken again from what is there now.
     table, parameters = load.staged.table, target.window_parameters(load.window)
-    return table and checksum.take(connection, load.target, table.columns, target.ROWS_OF_WINDOW, parameters)
+    return table and tally.checksum_of(connection, load.target, table.columns, target.ROWS_OF_WINDOW, parameters)
 
 
 def add_new_columns(connection: Connection, load: SealedWindow) -> None:

@@ -15,8 +15,7 @@ from logbus.loads.producers import StreamCount, streams_of
 from logbus.loads.stamped_hours import StampedHours, stamped_hours
 from logbus.model import FrozenWindow, Pipeline, TaskKey, WindowCounts, counts_json, instant_text
 from logbus.windows import schema
-from logbus.windows.definition import Definition, Difference, definition_of, differences
-from logbus.windows.rows import COUNT_COLUMNS, Row
+from logbus.windows.rows import COUNT_COLUMNS, Definition, Difference, Row, definition_of, differences
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

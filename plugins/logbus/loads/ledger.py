@@ -11,6 +11,7 @@ whole fence: no process needs to be stopped, notified or waited for.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -22,7 +23,6 @@ from logbus.kafka.topics import OffsetLog
 from logbus.loads import attempts as attempt_rows
 from logbus.windows import catch_up, freezing, handover, missing, registration, schema
 from logbus.windows.catch_up import LoadPlan
-from logbus.windows.definition import Definition, definition_of, differences
 from logbus.windows.migrations import create_ledger
 from logbus.windows.missing import Gap
 from logbus.windows.registration import PipelineRegistration
@@ -31,7 +31,10 @@ from logbus.windows.rows import (
     FAILED,
     HEARTBEAT_EXPIRY,
     NO_PROBLEMS,
+    Definition,
     among,
+    definition_of,
+    differences,
     load_windows,
     lock_windows,
     pipeline_row,
@@ -56,11 +59,11 @@ BEYOND_RETRY: Mapping[str, type[errors.LogbusError]] = {
 }
 
 
+@dataclass(frozen=True, slots=True)
 class Ledger:
     """Everything that is stored about pipelines, windows and attempts. The clock is passed in as `now`."""
 
-    def __init__(self, engine: Engine) -> None:
-        self.engine = engine
+    engine: Engine
 
     def register(self, pipeline: model.Pipeline, log: OffsetLog, now: datetime) -> model.Pipeline:
         """Creates the ledger and the pipeline if they do not exist. The first call decides where windows begin."""
@@ -149,10 +152,19 @@ class Ledger:
 
     def window(self, pipeline_name: str, start: datetime) -> model.FrozenWindow:
         """The frozen window that starts at `start`, or `WindowUnknown`."""
-        windows = self.windows(pipeline_name, since=start, until=start)
-        if not windows:
-            raise errors.WindowUnknown(f"no window of {pipeline_name} that starts at {model.instant_text(start)} is frozen")
-        return windows[0]
+        return self.windows_at(pipeline_name, [start])[0]
+
+    def windows_at(self, pipeline_name: str, starts: Sequence[datetime]) -> list[model.FrozenWindow]:
+        """The frozen windows with these starts, in their order, or `WindowUnknown`."""
+        window = schema.window
+        query = select(window).where(window.c.pipeline == pipeline_name, among(window.c.starts_at, starts))
+        with self.engine.connect() as connection:
+            windows = {window.interval.start: window for window in load_windows(connection, query)}
+            missing_starts = [model.instant_text(start) for start in starts if start not in windows]
+            if missing_starts:
+                pipeline_row(connection, pipeline_name)  # raises if there is none
+                raise errors.WindowUnknown(f"no window of {pipeline_name} that starts at {missing_starts[0]} is frozen")
+        return [windows[start] for start in starts]
 
     def windows(
         self, pipeline_name: str, since: datetime | None = None, until: datetime | None = None
@@ -212,8 +224,9 @@ class Ledger:
             definition = definition_of(registered)
             if pipeline is not None:
                 before, definition = definition, definition_of(pipeline)
-                registration.refuse_fixed(pipeline_name, differences(before, definition))
-                registration.refuse_elsewhere(before, definition)
+                if definition != before:  # the caller has registered it, and somebody has changed it since
+                    registration.refuse_fixed(pipeline_name, differences(before, definition))
+                    registration.refuse_elsewhere(before, definition)
             rows = lock_windows(connection, pipeline_name, starts)
             if not supersede:
                 refuse_busy([*attempt_rows.at_work(connection, pipeline_name, starts, None, now).values()])

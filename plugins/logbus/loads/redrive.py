@@ -22,10 +22,10 @@ from sqlalchemy.exc import DBAPIError
 
 from logbus.errors import EquationMismatch, LoadFailed, UserError, WindowUnknown
 from logbus.fingerprint import as_text
-from logbus.loads import audit, checksum, dead_letters, ledger, tally
-from logbus.loads.checksum import DEAD_LETTERS, Published, join
+from logbus.loads import audit, dead_letters, ledger, tally
 from logbus.loads.dead_letters import Value
 from logbus.loads.sinks import sink_for
+from logbus.loads.tally import DEAD_LETTERS, Published, join_reports
 from logbus.loads.target import ROWS_OF_WINDOW, finding_partitions, table_columns, window_parameters
 from logbus.model import FrozenWindow, Pipeline, instant_text
 from logbus.parsing import Parser, Unparsable, batches, storable
@@ -164,12 +164,12 @@ class Redrive:
         """The window's checksums, compared with what it holds now: otherwise a redrive would make a changed row look like a
         loaded one. Those that cannot be compared are left out."""
         (now,) = load_windows(connection, select(schema.window).where(schema.window.c.id == window.id))
-        report = join(checksum.compare_table(connection, now, self.target), checksum.compare_dead_letters(connection, now))
+        report = join_reports(tally.compare_table(connection, now, self.target), tally.compare_dead_letters(connection, now))
         if report.problems:
             raise EquationMismatch(
                 f"window {window.interval} of {self.pipeline.name} does not add up: {'; '.join(report.problems)}. Load it again"
             )
-        values = checksum.of_window(now)
+        values = tally.published_checksums(now)
         # A note means that a checksum cannot be compared (it is missing, or this server hashes values differently). A new one
         # would vouch for values that were never compared; the next load writes one.
         return values if values is None or not report.notes else replace(values, table=None, dead_letters=None)
@@ -180,10 +180,13 @@ class Redrive:
         # summed together, so a record that only moves from one to the other leaves the sum unchanged.
         staged = {part: minus(fingerprint, outcome.left_out.get(part, 0)) for part, fingerprint in before.staged.items()}
         if before.table is not None:
-            columns = {**before.table.columns, **checksum.covered(table_columns(connection, self.target), self.parser.columns)}
+            columns = {
+                **before.table.columns,
+                **tally.covered_columns(table_columns(connection, self.target), self.parser.columns),
+            }
             parameters = window_parameters(window)
-            table = checksum.take(connection, self.target, columns, ROWS_OF_WINDOW, parameters)
-            dead = checksum.take_dead_letters(connection, window.id)
+            table = tally.checksum_of(connection, self.target, columns, ROWS_OF_WINDOW, parameters)
+            dead = tally.checksum_of_dead_letters(connection, window.id)
             before = replace(before, table=table, dead_letters=dead)
         row, after = schema.window, replace(before, staged=staged)
         connection.execute(update(row).where(row.c.id == window.id).values(values_hash=after.to_json()))

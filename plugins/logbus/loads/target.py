@@ -56,7 +56,7 @@ def ensure_target(engine: Engine, target: TableName, columns: Mapping[str, str])
     with engine.begin() as connection:
         lock_target(connection, target)
         if not relation_exists(connection, target):
-            validate_new_names(f"table {target}", (), columns_to_have)
+            validate_new_names(target, (), columns_to_have)
             definitions = ", ".join(f"{quoted(name)} {kind}" for name, kind in columns_to_have.items())
             create_schema(connection, target.schema)
             connection.execute(text(f"create table {target.sql} ({definitions}) partition by range (_window_start)"))
@@ -64,17 +64,17 @@ def ensure_target(engine: Engine, target: TableName, columns: Mapping[str, str])
         present = table_columns(connection, target)
         validate_types(target, present, columns_to_have)
         missing = {name: kind for name, kind in columns_to_have.items() if name not in present}
-        validate_new_names(f"table {target}", present, missing)
+        validate_new_names(target, present, missing)
         add_columns(connection, target, missing)
 
 
-def validate_new_names(table: str, present: Collection[str], missing: Collection[str]) -> None:
+def validate_new_names(table: object, present: Collection[str], missing: Collection[str]) -> None:
     """No table of any sink gets a column whose name differs only in case from that of another one."""
     new = {name.casefold() for name in missing}
     if pair := pipeline_settings.twins(name for name in (*present, *missing) if name.casefold() in new):
         raise errors.UserError(
-            f"{table} would have the columns {pair[0]!r} and {pair[1]!r}, which differ only in upper and lower case, and many "
-            "readers treat them as one. Declare the column as the table has it, leave one out, or load into another table"
+            f"table {table} would have the columns {pair[0]!r} and {pair[1]!r}, which differ only in upper and lower case, and "
+            "many readers treat them as one. Declare the column as the table has it, leave one out, or load into another table"
         )
 
 

@@ -36,7 +36,7 @@ class CommitOffsetsOperator(WindowOperator):
 
     def execute(self, context: Context) -> dict[str, Any]:
         ledger, groups, log = self.warehouse.ledger(), self.broker.group_offsets(), self.broker.log_offsets()
-        windows = [ledger.window(self.pipeline.name, start) for start in self._starts(context)]
+        windows = ledger.windows_at(self.pipeline.name, self._starts(context))
         with task_context.fail_without_retry():
             done = commit_ends(ledger.engine, groups, log, self.group, windows)
         for partition, offset in done.ahead.items():

@@ -1,4 +1,4 @@
-"""Load frozen windows, one or many, for the first time or again, with one Spark application (`logbus.loads.run`).
+"""Load frozen windows, one or many, for the first time or again, with one Spark application (`logbus.spark_submit`).
 
 The application gets windows and attempt numbers as arguments; the warehouse's URL and the broker's configuration are passed in
 its environment only, never on a command line.
@@ -14,7 +14,6 @@ from airflow.sdk import Context
 
 from logbus import assets, errors, model, pipeline_definition, spark_submit, task_context
 from logbus.loads.ledger import Ledger
-from logbus.loads.run import WINDOWS_PER_JOB_MAX, LoadRun, in_groups
 from logbus.operators import spark_submit_window, waiting_runs
 from logbus.status import replay
 from logbus.status.replay import Span
@@ -48,7 +47,7 @@ class LoadWindowOperator(spark_submit_window.SparkWindowOperator):
         self,
         *,
         pipeline: model.Pipeline,
-        max_windows_per_application: int = WINDOWS_PER_JOB_MAX,
+        max_windows_per_application: int = spark_submit.WINDOWS_PER_JOB_MAX,
         accept_other_records: bool | str = False,
         fill_gaps: bool = False,
         application: str | None = None,
@@ -70,7 +69,7 @@ class LoadWindowOperator(spark_submit_window.SparkWindowOperator):
                 "before it, and reconnecting to that one would be waiting for a load that may no longer commit. Leave it out"
             )
         self.pipeline = pipeline
-        self._run: LoadRun | None = None
+        self._run: spark_submit.LoadRun | None = None
         self.max_windows_per_application = max_windows_per_application
         self.accept_other_records = accept_other_records
         self.fill_gaps = fill_gaps
@@ -83,13 +82,14 @@ class LoadWindowOperator(spark_submit_window.SparkWindowOperator):
             if is_adopted:
                 self.log.info("Another run's application has loaded this hour since this run was requested")
             else:
-                empty = [start for start in starts if not ledger.window(self.pipeline.name, start).needs_load]
+                windows = ledger.windows_at(self.pipeline.name, starts)
+                empty = [window.interval.start for window in windows if not window.needs_load]
                 if empty:
                     self.log.info("%d window(s) hold no record, which their boundaries prove", len(empty))
                     reason = f"run {context['run_id']} found the window empty"
                     ledger.end_attempts_at(self.pipeline.name, empty, reason, self._now())
                 is_adopted = self._load(ledger, [start for start in starts if start not in empty], context)
-        windows = [ledger.window(self.pipeline.name, start) for start in starts]
+        windows = ledger.windows_at(self.pipeline.name, starts)
         filled = self._filled(ledger, starts, context)
         task_context.add_to_outlet_events(context, self.outlets, windows)
         return {
@@ -128,7 +128,8 @@ class LoadWindowOperator(spark_submit_window.SparkWindowOperator):
 
         Returns whether a newer attempt than ours has loaded one of them: it began after our request, so it counts as ours.
         """
-        environment = self._secrets()
+        secrets = (self.warehouse.url, self.broker.client_config())
+        environment = spark_submit.environment(*secrets) if self.credentials_in_environment else {}
         self._validate_connection(environment)
         self._register(ledger, context)  # as the freeze did: if only the load is cleared, an edit of the DAG still applies
 
@@ -137,7 +138,7 @@ class LoadWindowOperator(spark_submit_window.SparkWindowOperator):
             self.application_args = spark_submit.application_arguments(self.pipeline.name, attempts)
             self._submit(context, environment)
 
-        self._run = LoadRun(
+        self._run = spark_submit.LoadRun(
             ledger=ledger,
             pipeline_name=self.pipeline.name,
             definition=self.pipeline,
@@ -150,16 +151,11 @@ class LoadWindowOperator(spark_submit_window.SparkWindowOperator):
         )
         accepts_others = task_context.is_true(self.accept_other_records)
         is_by_newer = False
-        for group in in_groups(starts):
+        for group in spark_submit.in_groups(starts):
             beside = self._windows_beside(ledger, group, context)
             loaded = self._run.load(group, beside, group if accepts_others else ())
             is_by_newer = is_by_newer or any(standing.is_loaded_by_newer for standing in loaded)
         return is_by_newer
-
-    def _secrets(self) -> dict[str, str]:
-        if not self.credentials_in_environment:
-            return {}
-        return spark_submit.environment(self.warehouse.url, self.broker.client_config())
 
     def _windows_beside(self, ledger: Ledger, own: Sequence[datetime], context: Context) -> list[datetime]:
         """Windows that other runs of the DAG wait for, and those that no run is to load."""

@@ -50,7 +50,7 @@ class RedriveOperator(WindowOperator):
                 run_id=str(context["run_id"]),
                 now=self._now,
             )
-            windows = [ledger.window(pipeline.name, start) for start in starts]
+            windows = ledger.windows_at(pipeline.name, starts)
             act = redrive.plan if self.dry_run else redrive.run
             outcomes = [act(window) for window in windows]
         for outcome in outcomes:

@@ -35,7 +35,7 @@ from airflow.timetables.interval import CronDataIntervalTimetable
 from logbus import errors, model, task_context
 from logbus.kafka.topics import OffsetLog
 from logbus.loads.ledger import Ledger
-from logbus.windows import definition, missing
+from logbus.windows import missing, rows
 
 # A task instance in one of these states will still run. None: its upstream tasks have not finished.
 WAITING_STATES = frozenset({None, "scheduled", "queued", "up_for_retry", "up_for_reschedule", "deferred"})
@@ -121,7 +121,7 @@ def is_loaded_since_asked(
     requested_at = asked_at(context["ti"])
     if requested_at is None:
         return False
-    return ledger.begun_since(pipeline.name, starts, requested_at, definition.definition_of(pipeline)) == set(starts)
+    return ledger.begun_since(pipeline.name, starts, requested_at, rows.definition_of(pipeline)) == set(starts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,13 +136,15 @@ class Beside:
 
     def hours(self, context: Mapping[str, Any], limit: int) -> list[datetime]:
         """Starts of at most `limit` windows, all frozen, that wait to be loaded; the hours after our own first."""
-        if self.left_alone([self.own.start]):
+        if self.ledger.failing(self.pipeline_name, [self.own.start]):
             return []
         waiting = waiting_intervals(context, self.own, limit)
+        if not waiting:
+            return []
         starts = [interval.start for interval in waiting]
         done = self.ledger.begun_since(self.pipeline_name, starts, beginning(context))
         taken = self.ledger.at_work_elsewhere(self.pipeline_name, starts, str(context["run_id"]), self.now)
-        not_ours = done | taken.keys() | self.left_alone(starts)
+        not_ours = done | taken.keys() | self.ledger.failing(self.pipeline_name, starts)
         frozen = (interval.start for interval in waiting if interval.start not in not_ours and self.is_frozen(interval))
         return list(islice(frozen, limit))
 
@@ -154,7 +156,7 @@ class Beside:
         A run that a user requested does what was requested, and no more.
         """
         is_scheduled = context["dag_run"].run_type == SCHEDULED  # neither a manual run nor a backfill
-        if limit <= 0 or not is_scheduled or self.left_alone([self.own.start]):
+        if limit <= 0 or not is_scheduled or self.ledger.failing(self.pipeline_name, [self.own.start]):
             return []
         gaps = self.ledger.gaps(self.pipeline_name, self.log, self.now, until=self.own.start)
         to_fill = sorted((gap for gap in gaps if not gap.is_empty or gap.count <= limit), key=lambda gap: gap.is_empty)
@@ -162,11 +164,8 @@ class Beside:
         intervals = list(islice(parts, limit))
         starts = [interval.start for interval in intervals]
         at_work = self.ledger.at_work_elsewhere(self.pipeline_name, starts, str(context["run_id"]), self.now)
-        not_ours = self.left_alone(starts) | at_work.keys()
+        not_ours = self.ledger.failing(self.pipeline_name, starts) | at_work.keys()
         return [part.start for part in intervals if part.start not in not_ours and self.is_frozen(part)]
-
-    def left_alone(self, starts: Sequence[datetime]) -> set[datetime]:
-        return self.ledger.failing(self.pipeline_name, starts)
 
     def is_frozen(self, interval: model.Interval) -> bool:
         """Freezes the window, unless that needs a user's decision. False as well if then nothing is left to load."""

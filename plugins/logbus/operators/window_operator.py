@@ -19,7 +19,7 @@ from logbus import errors, links, model, pipeline_definition, task_context
 from logbus.hooks.broker import BrokerHook
 from logbus.hooks.warehouse import WarehouseHook
 from logbus.loads.ledger import Ledger
-from logbus.windows.definition import definition_of, differences, in_words
+from logbus.windows.rows import definition_of, differences, in_words
 
 CONNECTION_FIELDS = ("kafka_conn_id", "warehouse_conn_id")
 

@@ -79,16 +79,14 @@ CALENDAR_US_MIN, CALENDAR_US_MAX = CALENDAR_MS_MIN * 1000, CALENDAR_MS_MAX * 100
 
 def row_schema(columns: Mapping[str, str]) -> pa.Schema:
     """The columns that say where a row comes from, then the parser's."""
-    return pa.schema([*ROW_FIELDS, *(column_field(name, kind) for name, kind in columns.items())])
+    return pa.schema([*ROW_FIELDS, *parser_schema(columns)])
 
 
 def parser_schema(columns: Mapping[str, str]) -> pa.Schema:
     """The parser's columns alone."""
-    return pa.schema([column_field(name, kind) for name, kind in columns.items()])
-
-
-def column_field(name: str, kind: str) -> pa.Field:
-    return pa.field(name, ARROW_TYPES[kind], metadata=JSON_FIELD if kind == "jsonb" else None)
+    return pa.schema(
+        [pa.field(name, ARROW_TYPES[kind], metadata=JSON_FIELD if kind == "jsonb" else None) for name, kind in columns.items()]
+    )
 
 
 def unstorable(batch: pa.RecordBatch) -> str | None:

@@ -18,7 +18,7 @@ from sqlalchemy.dialects.postgresql import insert as insert_if_absent
 from logbus import errors, model, pipeline_settings
 from logbus.formatting import many
 from logbus.kafka import client, topics
-from logbus.windows import boundaries, chain, definition, rows, schema
+from logbus.windows import boundaries, chain, rows, schema
 from logbus.windows.boundaries import Neighbours
 from logbus.windows.table_names import check_target
 
@@ -36,7 +36,7 @@ class PipelineRegistration:
 
     pipeline: model.Pipeline
     is_new: bool
-    changes: tuple[definition.Difference, ...] = ()
+    changes: tuple[rows.Difference, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,30 +64,45 @@ def register(
     :param may_change: False: another definition is a `PipelineConflict`, whose message lists what would change
     """
     validate_pipeline(pipeline)
-    given = definition.definition_of(pipeline)
+    given = rows.definition_of(pipeline)
     beginning = None if is_registered(engine, pipeline.name) else beginning_of(pipeline, log, now)
     with engine.begin() as connection:
         is_new = beginning is not None and make(connection, pipeline, beginning, now)
         registered = rows.to_pipeline(rows.pipeline_row(connection, pipeline.name, lock=True))
-        before = definition.definition_of(registered)
-        changes = definition.differences(before, given)
-        refuse_fixed(pipeline.name, changes)
-        if changes and has_rows(connection, pipeline.name):
-            refuse_elsewhere(before, given)
-        if changes and not may_change:
-            raise errors.PipelineConflict(
-                f"pipeline {pipeline.name} is already registered with a different definition, and was left unchanged: "
-                f"{'; '.join(map(str, changes))}. If that is what you want, say --change"
-            )
-        if changes and dag_id is not None:
-            refuse_contradiction(connection, changes, before, given, dag_id)
-        if changes:
+        before = rows.definition_of(registered)
+        changes: list[rows.Difference] = []
+        if given != before:
+            changes = rows.differences(before, given)
+            refuse_change(connection, changes, before, given, dag_id, may_change=may_change)
             values = rows.pipeline_values(pipeline, "", now)
             is_pipeline = schema.pipeline.c.name == pipeline.name
             connection.execute(update(schema.pipeline).where(is_pipeline).values({name: values[name] for name in CHANGEABLE}))
         if dag_id is not None and remembers:
             remember_definition(connection, given, dag_id, now)
     return PipelineRegistration(pipeline=pipeline, is_new=is_new, changes=tuple(changes))
+
+
+def refuse_change(
+    connection: Connection,
+    changes: Sequence[rows.Difference],
+    registered: rows.Definition,
+    given: rows.Definition,
+    dag_id: str | None,
+    *,
+    may_change: bool,
+) -> None:
+    """`PipelineConflict` if the definition must not become the given one, or not by this caller."""
+    name = registered["name"]
+    refuse_fixed(name, changes)
+    if has_rows(connection, name):
+        refuse_elsewhere(registered, given)
+    if not may_change:
+        raise errors.PipelineConflict(
+            f"pipeline {name} is already registered with a different definition, and was left unchanged: "
+            f"{'; '.join(map(str, changes))}. If that is what you want, say --change"
+        )
+    if dag_id is not None:
+        refuse_contradiction(connection, changes, registered, given, dag_id)
 
 
 def is_registered(engine: Engine, name: str) -> bool:
@@ -167,20 +182,20 @@ def anchor_offsets(
 FIXED = ("topic", "table", "interval", "starts_at", "isolation_level", "sink")
 
 
-def refuse_fixed(name: str, changes: Sequence[definition.Difference]) -> None:
+def refuse_fixed(name: str, changes: Sequence[rows.Difference]) -> None:
     """Another table or sink has nothing of what the ledger shows as loaded, and other windows are other records."""
     if wrong := [difference for difference in changes if difference.option in FIXED]:
         raise errors.PipelineConflict(
             f"pipeline {name} is already registered with a different definition (registered against given): "
-            f"{definition.in_words(wrong)}. That decides which records belong to which window and where its rows lie, and never "
+            f"{rows.in_words(wrong)}. That decides which records belong to which window and where its rows lie, and never "
             f"changes under a name: give it as it is registered (`logbus pipeline show {name}`), or choose another "
             "name and another table for another pipeline; both may read the same topic"
         )
 
 
-def refuse_elsewhere(registered: definition.Definition, given: definition.Definition) -> None:
+def refuse_elsewhere(registered: rows.Definition, given: rows.Definition) -> None:
     """Rows that are loaded, or being loaded, stay where they were written."""
-    before, after = definition.location_of(registered), definition.location_of(given)
+    before, after = rows.location_of(registered), rows.location_of(given)
     if before != after:
         raise errors.PipelineConflict(
             f"pipeline {registered['name']} loads into {before}, and its rows lie there: it cannot go on in {after}. "
@@ -244,7 +259,7 @@ def refuse_shared_table(connection: Connection, pipeline: model.Pipeline) -> Non
 # the pipeline, and the other agrees.
 
 
-def remember_definition(connection: Connection, given: definition.Definition, dag_id: str, now: datetime) -> None:
+def remember_definition(connection: Connection, given: rows.Definition, dag_id: str, now: datetime) -> None:
     """Stores the DAG and how it defines the pipeline now."""
     values = {"pipeline": given["name"], "dag_id": dag_id, "seen_at": now, "definition": given}
     statement = insert_if_absent(schema.pipeline_dag).values(values)
@@ -253,7 +268,7 @@ def remember_definition(connection: Connection, given: definition.Definition, da
     connection.execute(statement.on_conflict_do_update(index_elements=keys, set_=news, where=is_other))
 
 
-def definitions_by_dag(connection: Connection, pipeline_name: str) -> dict[str, definition.Definition | None]:
+def definitions_by_dag(connection: Connection, pipeline_name: str) -> dict[str, rows.Definition | None]:
     """How each DAG of the pipeline defined it when it last ran; None if it never did, or is forgotten."""
     owner = schema.pipeline_dag
     query = select(owner.c.dag_id, owner.c.definition).where(owner.c.pipeline == pipeline_name).order_by(owner.c.dag_id)
@@ -262,9 +277,9 @@ def definitions_by_dag(connection: Connection, pipeline_name: str) -> dict[str, 
 
 def refuse_contradiction(
     connection: Connection,
-    changes: Sequence[definition.Difference],
-    registered: definition.Definition,
-    given: definition.Definition,
+    changes: Sequence[rows.Difference],
+    registered: rows.Definition,
+    given: rows.Definition,
     dag_id: str,
 ) -> None:
     """`PipelineConflict` if the DAG was not edited and contradicts another that defines the pipeline as it is registered."""
@@ -276,7 +291,7 @@ def refuse_contradiction(
     name, other = given["name"], others[0]
     raise errors.PipelineConflict(
         f"DAG {dag_id} defines pipeline {name} otherwise than DAG {other} does, and nothing was changed ({other} against "
-        f"{dag_id}): {definition.in_words(changes)}. Define it once and give that to both: "
+        f"{dag_id}): {rows.in_words(changes)}. Define it once and give that to both: "
         "CLICKS = define_pipeline(...), hourly_ingest(CLICKS), catch_up(CLICKS). "
         f"If DAG {other} is gone: `logbus pipeline forget-dag {name} {other}`"
     )
@@ -286,7 +301,7 @@ def standing_for_another(engine: Engine, pipeline: model.Pipeline) -> list[str]:
     """The DAGs that defined the pipeline differently when they last ran, by name."""
     with engine.connect() as connection:
         by_dag = definitions_by_dag(connection, pipeline.name)
-    return [dag_id for dag_id, given in by_dag.items() if given not in (None, definition.definition_of(pipeline))]
+    return [dag_id for dag_id, given in by_dag.items() if given not in (None, rows.definition_of(pipeline))]
 
 
 def forget(engine: Engine, pipeline_name: str, dag_id: str) -> None:

@@ -142,9 +142,7 @@ window = sa.Table(
     sa.Column("audit_problems", JSONB),
     sa.Column("unstamped_count", sa.BigInteger),  # without a usable timestamp
     sa.Column("far_count", sa.BigInteger),  # stamped with hours far from the window's own, too many to count each of them
-    sa.Column(
-        "values_hash", JSONB
-    ),  # checksums over what was published, taken at commit: logbus.loads.checksum; null: nothing was
+    sa.Column("values_hash", JSONB),  # checksums over what was published, taken at commit: logbus.loads.tally; null: nothing was
     sa.Column("other_records", JSONB),  # reloads that were allowed to read other records than the load before; kept forever
     sa.Column("loss_accepted", JSONB),  # who accepted the loss of a window whose head is unknown, by name
     sa.UniqueConstraint("pipeline", "starts_at"),

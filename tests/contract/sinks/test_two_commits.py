@@ -10,12 +10,12 @@ from typing import Any
 import psycopg
 import pytest
 from logbus.errors import AttemptSuperseded, LoadFailed, OtherRecords, UserError
-from logbus.loads.checksum import Published
 from logbus.loads.directory import Directory
 from logbus.loads.engine import libpq_uri
 from logbus.loads.sinks import iceberg
 from logbus.loads.sinks.iceberg import IcebergSink
 from logbus.loads.sinks.snapshot_entry import LedgerEntry, entry_of, from_json
+from logbus.loads.tally import Published
 from logbus.model import FrozenWindow, WindowState
 from pyiceberg.table import Table
 from sqlalchemy import event

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 import pytest
 from logbus.errors import AnotherCluster
 from logbus.loads.audit import audit_window
-from logbus.loads.checksum import ValuesReport
 from logbus.loads.sinks import sink_for
+from logbus.loads.tally import ValuesReport
 from logbus.model import FrozenWindow, PartitionTally, Pipeline, WindowState
 from sqlalchemy import Engine
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
-from logbus.loads import checksum
-from logbus.loads.checksum import Checksum, Published
+from logbus.loads import tally
 from logbus.loads.maintenance import merge_closed_days
+from logbus.loads.tally import Checksum, Published
 from logbus.windows.table_names import parse_table
 
 from tests.support.ledgers import NOW, World, at, stamps
@@ -113,7 +113,7 @@ def test_what_took_the_values_away_is_a_problem_that_says_so(loaded: World, stat
 
 def test_a_server_that_hashes_otherwise_is_noted_and_no_problem(loaded: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """As after a major upgrade that changed hash functions, or on a machine with the other byte order."""
-    monkeypatch.setattr(checksum, "PROBE", "cast(7 as bigint)")
+    monkeypatch.setattr(tally, "PROBE", "cast(7 as bigint)")
     report = loaded.audit()
     assert report.ok
     assert "hashes values otherwise" in report.notes[0]

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from logbus.errors import AttemptSuperseded
 from logbus.loads import attempts as attempts_of
-from logbus.loads.attempts import Heartbeat
+from logbus.loads.attempts import heartbeats
 from logbus.loads.engine import connect
 from logbus.loads.ledger import Ledger
 from logbus.model import WindowState
@@ -170,6 +170,6 @@ def test_a_driver_that_beats_is_not_taken_for_dead(world: World, ledgers: list[L
     world.freeze(9)
     running = world.begin(9)
     later = NOW + 2 * HEARTBEAT_EXPIRY
-    with Heartbeat(lambda: world.ledger.heartbeat(running, later)):
+    with heartbeats(lambda: world.ledger.heartbeat(running, later)):
         pass
     assert attempts_of.end_expired(world.ledger.engine, later) == []

@@ -9,8 +9,8 @@ from logbus.errors import PipelineConflict, PipelineUnknown, TopicMissing, UserE
 from logbus.loads import attempts
 from logbus.model import Pipeline
 from logbus.windows import registration
-from logbus.windows.definition import pipeline_of
 from logbus.windows.registration import PipelineRegistration
+from logbus.windows.rows import pipeline_of
 
 from tests.support.ledgers import NOW, World, at, stamps
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from logbus.model import Pipeline
-from logbus.windows.definition import definition_of, differences
+from logbus.windows.rows import definition_of, differences
 
 from tests.support.pages import PAGES, Block, blocks
 

@@ -20,7 +20,7 @@ from typing import Any, Protocol, cast
 from sqlalchemy import Engine
 
 from logbus import errors, model
-from logbus.loads import checksum, commit_checks, tally
+from logbus.loads import commit_checks, tally
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +69,7 @@ class Sink(Protocol):
     def recount(self, window: model.FrozenWindow) -> Mapping[int, model.PartitionTally]:
         """Counts the window's public rows and dead letters again, by partition, for the audit."""
 
-    def compare_values(self, window: model.FrozenWindow) -> checksum.ValuesReport:
+    def compare_values(self, window: model.FrozenWindow) -> tally.ValuesReport:
         """Takes the checksums of the window's public rows and dead letters again and compares them with those of its load."""
 
     def maintain(self, options: MaintenanceOptions) -> list[str]:

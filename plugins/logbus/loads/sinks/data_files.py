@@ -23,7 +23,7 @@ import xxhash
 from pyarrow import fs
 
 from logbus.fingerprint import MODULUS
-from logbus.loads import checksum, tally
+from logbus.loads import tally
 from logbus.loads.directory import Directory
 from logbus.model import PartitionTally
 
@@ -170,11 +170,9 @@ def _content_hash(directory: Directory, path: str) -> str:
     return digest.hexdigest()
 
 
-def compare_files(directory: Directory, then: Mapping[str, str], paths: Sequence[str]) -> checksum.ValuesReport:
+def compare_files(directory: Directory, then: Mapping[str, str], paths: Sequence[str]) -> tally.ValuesReport:
     """Whether the window's current files are those that were loaded, with the same content."""
-    return checksum.ValuesReport(
-        problems=tuple(_file_problems(directory, then, {name_of(directory, path): path for path in paths}))
-    )
+    return tally.ValuesReport(problems=tuple(_file_problems(directory, then, {name_of(directory, path): path for path in paths})))
 
 
 def _file_problems(directory: Directory, then: Mapping[str, str], now: Mapping[str, str]) -> Iterator[str]:

@@ -40,7 +40,7 @@ from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import InterfaceError, OperationalError
 
 from logbus import errors, model
-from logbus.loads import checksum, commit_checks, tally, target
+from logbus.loads import commit_checks, tally, target
 from logbus.loads.commit import commit_in, committed_counts, connection_died
 from logbus.loads.directory import AttemptFile, Directory
 from logbus.loads.engine import copy_uri
@@ -200,7 +200,7 @@ class IcebergSink:
         return (newest[start] for start in sorted(newest))
 
     def recount(self, window: model.FrozenWindow) -> Mapping[int, model.PartitionTally]:
-        dead = tally.dead_letters(checksum.DEAD_LETTERS.sql, "window_id = :window_id")
+        dead = tally.dead_letters(tally.DEAD_LETTERS.sql, "window_id = :window_id")
         with self.engine.connect() as connection:
             dead_letters = tally.count(connection, tally.NO_ROWS, dead, {"window_id": window.id})
         try:
@@ -214,18 +214,18 @@ class IcebergSink:
         scan = self.table().scan(row_filter=_window_filter(interval), selected_fields=tuple(data_files.COUNTED_COLUMNS))
         return scan.to_arrow_batch_reader()
 
-    def compare_values(self, window: model.FrozenWindow) -> checksum.ValuesReport:
-        then = checksum.of_window(window)
+    def compare_values(self, window: model.FrozenWindow) -> tally.ValuesReport:
+        then = tally.published_checksums(window)
         if then is None:
-            return checksum.ValuesReport()
+            return tally.ValuesReport()
         if then.files is None:
-            return checksum.WITHOUT_CHECKSUM
+            return tally.WITHOUT_CHECKSUM
         with self.engine.connect() as connection:
-            dead_letters = checksum.compare_dead_letters(connection, window)
+            dead_letters = tally.compare_dead_letters(connection, window)
         directory = self.directory()
         tasks = self.table().scan(row_filter=_window_filter(window.interval)).plan_files()
         paths = [directory.path_of(task.file.file_path) for task in tasks]
-        return checksum.join(data_files.compare_files(directory, then.files, paths), dead_letters)
+        return tally.join_reports(data_files.compare_files(directory, then.files, paths), dead_letters)
 
     # Files that are no longer needed.
 
@@ -283,7 +283,7 @@ class IcebergSink:
         self.directory().remove_attempts(start, lambda number: number < attempt.number and number not in kept)
 
 
-def _put_none(connection: Connection, load: commit_checks.SealedWindow) -> checksum.Checksum | None:
+def _put_none(connection: Connection, load: commit_checks.SealedWindow) -> tally.Checksum | None:
     """The rows are not in this database."""
     return None
 

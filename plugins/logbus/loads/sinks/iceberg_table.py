@@ -96,13 +96,13 @@ def ensure_table(catalog: Catalog, pipeline: model.Pipeline, columns: Mapping[st
     definitions = {**SYSTEM_COLUMNS, **columns}
     table = find_table(catalog, pipeline)
     if table is None:
-        validate_new_names(f"the Iceberg table {pipeline.table}", (), definitions)
+        validate_new_names(pipeline.table, (), definitions)
         return create_table(catalog, pipeline, definitions)
     _validate_partition_spec(table, pipeline)
     present = {field.name: field.field_type for field in table.schema().fields}
     validate_types(present, definitions, pipeline)
     missing = {name: kind for name, kind in definitions.items() if name not in present}
-    validate_new_names(f"the Iceberg table {pipeline.table}", present, missing)
+    validate_new_names(pipeline.table, present, missing)
     if missing:
         add_columns(table, missing, pipeline)
     return table

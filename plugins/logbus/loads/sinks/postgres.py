@@ -11,8 +11,7 @@ Rows, dead letters and ledger are in one database, so one transaction commits th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
@@ -22,7 +21,7 @@ from sqlalchemy.exc import ProgrammingError
 
 from logbus import errors, model
 from logbus.loads import attempts as attempts_of
-from logbus.loads import checksum, commit, commit_checks, maintenance, tally, target
+from logbus.loads import commit, commit_checks, maintenance, tally, target
 from logbus.loads.attempts import lock_if_current
 from logbus.loads.engine import copy_uri
 from logbus.loads.sinks import MaintenanceOptions
@@ -87,11 +86,11 @@ class PostgresSink:
         with self.engine.connect() as connection:
             return tally.count_window(connection, window, self.target)
 
-    def compare_values(self, window: model.FrozenWindow) -> checksum.ValuesReport:
+    def compare_values(self, window: model.FrozenWindow) -> tally.ValuesReport:
         with self.engine.connect() as connection:
-            return checksum.join(
-                checksum.compare_table(connection, window, self.target),
-                checksum.compare_dead_letters(connection, window),
+            return tally.join_reports(
+                tally.compare_table(connection, window, self.target),
+                tally.compare_dead_letters(connection, window),
             )
 
     def maintain(self, options: MaintenanceOptions) -> list[str]:
@@ -126,7 +125,7 @@ def create_for_current(
 
 def create_dead_letters(connection: Connection, attempt: model.Attempt) -> None:
     dead = staging(attempt.dead_letter_table)
-    definition = f"(like {checksum.DEAD_LETTERS.sql} including defaults, {TASK_DEFINITION}) {WITHOUT_AUTOVACUUM}"
+    definition = f"(like {tally.DEAD_LETTERS.sql} including defaults, {TASK_DEFINITION}) {WITHOUT_AUTOVACUUM}"
     connection.execute(text(f"create table if not exists {dead.sql} {definition}"))
 
 
@@ -153,24 +152,18 @@ def seal(
         for table, closed in tables.items():
             connection.execute(text(f"alter table {table.sql} rename to {quoted(closed.name)}"))
     won = {"winners": list(winners)}
-    with unless_superseded(attempt), engine.begin() as connection:
-        in_rows = tally.target_rows(rows.sql, counted=WON) if has_rows else tally.NO_ROWS
-        counted = tally.count(connection, in_rows, tally.dead_letters(dead.sql, counted=WON), won)
-        for closed in tables.values():
-            if counted.others:
-                connection.execute(text(f"delete from {closed.sql} where not {WON}"), won)
-            connection.execute(text(f"alter table {closed.sql} drop column {TASK_COLUMN}"))
-        if not has_rows:
-            return counted
-        covered = checksum.covered(target.table_columns(connection, rows), filled)
-        return replace(counted, table=checksum.take(connection, rows, covered))
-
-
-@contextmanager
-def unless_superseded(attempt: model.Attempt) -> Iterator[None]:
-    """Tables that are gone were dropped by a newer attempt."""
     try:
-        yield
+        with engine.begin() as connection:
+            in_rows = tally.target_rows(rows.sql, counted=WON) if has_rows else tally.NO_ROWS
+            counted = tally.count(connection, in_rows, tally.dead_letters(dead.sql, counted=WON), won)
+            for closed in tables.values():
+                if counted.others:
+                    connection.execute(text(f"delete from {closed.sql} where not {WON}"), won)
+                connection.execute(text(f"alter table {closed.sql} drop column {TASK_COLUMN}"))
+            if not has_rows:
+                return counted
+            covered = tally.covered_columns(target.table_columns(connection, rows), filled)
+            return replace(counted, table=tally.checksum_of(connection, rows, covered))
     except ProgrammingError as error:
         if sqlstate_of(error) == UNDEFINED_TABLE:
             raise errors.AttemptSuperseded(f"the tables of attempt {attempt.number} are gone: a newer one has begun") from error

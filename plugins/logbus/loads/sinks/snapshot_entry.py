@@ -16,7 +16,7 @@ from typing import Any
 from sqlalchemy import Connection, Engine, func, select, text, update
 
 from logbus import errors, model
-from logbus.loads import checksum, commit, commit_checks, tally
+from logbus.loads import commit, commit_checks, tally
 from logbus.windows import rows, schema
 
 # Raised with every change that an older reader would misunderstand.
@@ -38,7 +38,7 @@ class LedgerEntry:
     loaded_at: datetime
     key: str  # the attempt's
     head_unknown: bool = False
-    values: checksum.Published = field(default_factory=checksum.Published)
+    values: tally.Published = field(default_factory=tally.Published)
     other_records: tuple[Mapping[str, Any], ...] = ()  # the window's, in case the ledger has to be rebuilt
     spans: Mapping[int, tally.TimeSpan] = field(default_factory=dict)
     partitions: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -72,7 +72,7 @@ class LedgerEntry:
 def entry_of(
     load: commit_checks.SealedWindow,
     now: datetime,
-    values: checksum.Published,
+    values: tally.Published,
     other_records: Sequence[Mapping[str, Any]] | None = None,
 ) -> LedgerEntry:
     """The entry of what a load is about to make public."""
@@ -117,7 +117,7 @@ def from_json(text: str) -> LedgerEntry:
         loaded_at=model.parse_instant(entry["loaded_at"]),
         head_unknown=entry["head_unknown"],
         key=entry["key"],
-        values=checksum.Published.from_json(entry["values"]),
+        values=tally.Published.from_json(entry["values"]),
         other_records=tuple(entry["other_records"]),
         partitions=entry["partitions"],
         hours={int(hour): count for hour, count in entry["hours"].items()},

@@ -21,6 +21,8 @@ from logbus.windows.table_names import LEAF_SCHEMA, SCHEMA, STAGING_SCHEMA, iden
 # The last of versions/. If two branches each add a revision of the same number, a test fails when they are merged.
 REVISION = "0001"
 
+STORED_REVISION = text(f"select version_num from {SCHEMA}.alembic_version")
+
 # An arbitrary constant, the same for every process: two must not create or upgrade the ledger at the same time.
 CREATE_LOCK = 0x6C6F67627573
 
@@ -48,17 +50,12 @@ def ledger_revision(engine: Engine) -> str | None:
     """The revision a ledger is at; None where there is no ledger."""
     try:
         with engine.connect() as connection:
-            return read_revision(connection)
+            return connection.scalar(STORED_REVISION)
     except ProgrammingError as error:
         if sqlstate_of(error) == UNDEFINED_TABLE:
             return None
         refuse_without_privilege(error)
         raise
-
-
-def read_revision(connection: Connection) -> str | None:
-    revision: str | None = connection.execute(text(f"select version_num from {SCHEMA}.alembic_version")).scalar_one_or_none()
-    return revision
 
 
 def refuse_without_privilege(error: ProgrammingError) -> None:
@@ -83,7 +80,7 @@ def upgrade(connection: Connection) -> None:
     for name in (SCHEMA, STAGING_SCHEMA, LEAF_SCHEMA):
         create_schema(connection, name)
     if connection.execute(text("select to_regclass(:name)"), {"name": f"{SCHEMA}.alembic_version"}).scalar_one() is not None:
-        refuse_newer(read_revision(connection))  # another process may have created it while this one waited for the lock
+        refuse_newer(connection.scalar(STORED_REVISION))  # another process may have created it while this one waited for the lock
     config = Config()
     config.set_main_option("script_location", str(Path(__file__).parent).replace("%", "%%"))
     config.attributes["connection"] = connection

@@ -13,8 +13,8 @@ import pytest
 from airflow.sdk import DAG, TaskGroup
 from airflow.sdk.exceptions import AirflowFailException
 from airflow.serialization.serialized_objects import DagSerialization
+from logbus import spark_submit
 from logbus.errors import LoadFailed, TopicRecreated, UserError
-from logbus.loads.run import WINDOWS_PER_APPLICATION_MAX
 from logbus.model import Interval, Pipeline, TaskKey
 from logbus.operators import load_window
 from logbus.operators.freeze_window import FreezeWindowOperator
@@ -130,7 +130,7 @@ NEXT_HOURS = [HOUR_START + timedelta(hours=number) for number in range(1, 12)]
 
 def test_very_many_windows_go_into_one_application_after_another(load: Load, ledger: FakeLedger, submitted: Submitted) -> None:
     """The length of a command line is limited."""
-    most = WINDOWS_PER_APPLICATION_MAX
+    most = spark_submit.WINDOWS_PER_APPLICATION_MAX
     hours = [HOUR_START + timedelta(hours=number) for number in range(2 * most + 1)]
     load(run_context(), windows=[hour.isoformat() for hour in hours])
     assert [begun for begun, _, _ in ledger.begun] == [hours[:most], hours[most : 2 * most], hours[2 * most :]]

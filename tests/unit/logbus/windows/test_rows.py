@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from logbus.errors import UserError
 from logbus.model import Pipeline
-from logbus.windows.definition import definition_of
+from logbus.windows.rows import definition_of
 
 CLICKS = Pipeline(
     name="clicks",
