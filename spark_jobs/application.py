@@ -262,7 +262,8 @@ def to_reads(results: Sequence[TaskResult]) -> TaskReads:
     files: dict[int, tuple[str, ...]] = {}
     for result in results:
         parts = by_window.setdefault(result.window_id, {})
-        parts[result.partition] = parts.get(result.partition, read_tally.ReadTally()) + result.tally
+        before = parts.get(result.partition)
+        parts[result.partition] = result.tally if before is None else before + result.tally
         files[result.window_id] = files.get(result.window_id, ()) + result.files
     return TaskReads(winners=frozenset(result.task for result in results), by_window=by_window, files=files)
 

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from logbus import fingerprint, model
 from logbus.loads import read_tally
 from logbus.loads.read_tally import ReadTally
-from logbus.parsing import Parser, batches, parser_for, storable
+from logbus.parsing import Parser, batches, parser_for
 from logbus.parsing.batches import Parsed
 from logbus.windows.log_changes import log_changed, record_changed
 from pyspark import TaskContext
@@ -200,7 +200,7 @@ def _to_dead_letters(records: Records, topic: str, window: StagedWindow, hashes:
         [records.values[index] for index in indexes],
         [headers_json(records.headers[index]) if records.headers else None for index in indexes],
         [error.kind for error in errors],
-        [storable(str(error)) for error in errors],
+        [str(error) for error in errors],
         [window.attempt] * len(indexes),
         [fingerprint.as_signed(hashes[index]) for index in indexes],
     ]

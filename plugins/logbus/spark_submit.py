@@ -16,7 +16,7 @@ import json
 import os
 import sys
 import sysconfig
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
@@ -125,10 +125,9 @@ ERROR_CHARACTERS_MAX = 4_000  # of a failure's text kept in the ledger; the subm
 Item = TypeVar("Item")
 
 
-def in_groups(items: Sequence[Item], size: int = WINDOWS_PER_APPLICATION_MAX) -> Iterator[Sequence[Item]]:
+def in_groups(items: Sequence[Item], size: int = WINDOWS_PER_APPLICATION_MAX) -> list[Sequence[Item]]:
     """The items in their order, at most `size` at a time."""
-    for begin in range(0, len(items), size):
-        yield items[begin : begin + size]
+    return [items[begin : begin + size] for begin in range(0, len(items), size)]
 
 
 @dataclass(kw_only=True)
@@ -186,7 +185,7 @@ class LoadRun:
         finally:
             self._running = ()
         outcomes = self.ledger.settle_attempts(attempts, self.now())
-        own = [outcome for outcome in outcomes if outcome.start in set(starts)]
+        own = [outcome for outcome in outcomes if outcome.attempt.interval.start in set(starts)]
         self._raise_unless_loaded(own, failure)
         return own
 

@@ -255,11 +255,6 @@ class AttemptOutcome:
     error: str | None = None
 
     @property
-    def start(self) -> datetime:
-        """The window's start."""
-        return self.attempt.interval.start
-
-    @property
     def is_loaded_by_newer(self) -> bool:
         """An attempt that began after this one has committed: it superseded this one, or loaded the window again since."""
         return self.loaded_attempt is not None and self.loaded_attempt > self.attempt.number
@@ -283,7 +278,7 @@ class AttemptOutcome:
     @property
     def why(self) -> str:
         """One clause for a window that is not loaded."""
-        start = model.instant_text(self.start)
+        start = model.instant_text(self.attempt.interval.start)
         if self.newest > self.attempt.number:
             newer = f"attempt {self.newest} of run {self.newest_run_id}"
             return f"{start}: {newer} took over from attempt {self.attempt.number} and is {self.newest_doing}"

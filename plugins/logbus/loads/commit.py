@@ -13,7 +13,7 @@ deleted before that answer.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any
 
@@ -133,13 +133,9 @@ def commit_in(
     # From here on the window changes. Readers need not wait for the dead letters; for the rows they may have to.
     put_dead_letters(connection, load)
     dead_letters = tally.checksum_of_dead_letters(connection, load.window.id) if load.counts.dead_lettered else None
+    staged = {partition: fingerprint.as_text(part.fingerprint) for partition, part in load.staged.tallies.items()}
     table = put_rows(connection, load)  # last: from here on it may hold locks that readers want
-    values = Published(
-        staged={partition: fingerprint.as_text(part.fingerprint) for partition, part in load.staged.tallies.items()},
-        table=table or load.staged.table,
-        files=load.staged.files,
-        dead_letters=dead_letters,
-    )
+    values = Published(staged=staged, table=table or load.staged.table, files=load.staged.files, dead_letters=dead_letters)
     done = Commit(counts=load.counts, values=values, other_records=others)
     write_ledger(connection, load, done, now)
     return done
@@ -257,9 +253,9 @@ def write_ledger(connection: Connection, load: SealedWindow, done: Commit, now: 
     window, part, attempt = schema.window, schema.window_range, schema.attempt
     loaded = {**rows.count_values(done.counts), "fingerprint": load.records.fingerprint}
     public = {"loaded_attempt": load.attempt.number, "loaded_at": now, "audited_at": None, "audit_problems": None}
-    stamped = write_hours(connection, load.window.id, load.hours)
+    stamped = write_hours(connection, load.window.id, load.read.hours)
     others = {} if done.other_records is None else {"other_records": list(done.other_records)}
-    values = {**loaded, **public, **stamped, "values_hash": done.values.to_json(), **others}
+    values = {**loaded, **public, **stamped, "values_hash": asdict(done.values), **others}
     connection.execute(update(window).where(window.c.id == load.window.id).values(values))
     for partition, span in load.staged.spans.items():
         is_range = (part.c.window_id == load.window.id, part.c.partition == partition)

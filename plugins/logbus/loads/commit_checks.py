@@ -62,8 +62,10 @@ class SealedWindow:
 
     @cached_property
     def read(self) -> ReadTally:
-        """Of all partitions."""
-        return sum(self.reads.values(), ReadTally())
+        """Of all partitions, with the hours nearest to the window."""
+        whole = sum(self.reads.values(), ReadTally())
+        whole.hours = read_tally.nearest_hours(whole.hours, model.milliseconds(self.window.interval.start))
+        return whole
 
     @cached_property
     def counts(self) -> model.WindowCounts:
@@ -80,14 +82,9 @@ class SealedWindow:
         )
 
     @cached_property
-    def hours(self) -> read_tally.Histogram:
-        """With which hours the window's records are stamped."""
-        return read_tally.nearest_hours(self.read.hours, model.milliseconds(self.window.interval.start))
-
-    @cached_property
     def records(self) -> LoadedRecords:
         """Of all records that were read, those that were filtered included; by partition, for comparing attempts."""
-        partitions = {}
+        partitions, whole = {}, self.read
         for number in sorted({*self.reads, *self.staged.tallies}):
             read = self.reads.get(number, ReadTally())
             staged = self.staged.tallies.get(number, model.PartitionTally(partition=number))
@@ -99,7 +96,7 @@ class SealedWindow:
                 "fingerprint": as_text(read.fingerprint),
             }
         return LoadedRecords(
-            attempt=self.attempt.number, fingerprint=as_text(self.read.fingerprint), read=self.read.read, partitions=partitions
+            attempt=self.attempt.number, fingerprint=as_text(whole.fingerprint), read=whole.read, partitions=partitions
         )
 
 

@@ -31,7 +31,6 @@ from logbus.windows.rows import (
     FAILED,
     HEARTBEAT_EXPIRY,
     NO_PROBLEMS,
-    Definition,
     among,
     definition_of,
     differences,
@@ -248,13 +247,13 @@ class Ledger:
     # that run: beginning an attempt at it would supersede the other one.
 
     def begun_since(
-        self, pipeline_name: str, starts: Sequence[datetime], requested_at: datetime, definition: Definition | None = None
+        self, pipeline_name: str, starts: Sequence[datetime], requested_at: datetime, pipeline: model.Pipeline | None = None
     ) -> set[datetime]:
-        """Those of the windows whose loaded attempt began after `requested_at`; with a definition, only those loaded with it."""
+        """Those of the windows whose loaded attempt began after `requested_at`; if given a pipeline, only those loaded so."""
         window, attempt = schema.window, schema.attempt
         query = _loaded_starts(pipeline_name).where(among(window.c.starts_at, starts), attempt.c.began_at > requested_at)
-        if definition is not None:
-            query = query.where(attempt.c.definition == definition)
+        if pipeline is not None:
+            query = query.where(attempt.c.definition == definition_of(pipeline))
         with self.engine.connect() as connection:
             return set(connection.execute(query).scalars())
 

@@ -13,7 +13,7 @@ has read all records of the window again, and its commit replaces rows and dead 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
@@ -28,7 +28,7 @@ from logbus.loads.sinks import sink_for
 from logbus.loads.tally import DEAD_LETTERS, Published, join_reports
 from logbus.loads.target import ROWS_OF_WINDOW, finding_partitions, table_columns, window_parameters
 from logbus.model import FrozenWindow, Pipeline, instant_text
-from logbus.parsing import Parser, Unparsable, batches, storable
+from logbus.parsing import Parser, Unparsable, batches
 from logbus.windows import schema
 from logbus.windows.rows import load_windows
 from logbus.windows.table_names import TableName, parse_table, quoted
@@ -189,7 +189,7 @@ class Redrive:
             dead = tally.checksum_of_dead_letters(connection, window.id)
             before = replace(before, table=table, dead_letters=dead)
         row, after = schema.window, replace(before, staged=staged)
-        connection.execute(update(row).where(row.c.id == window.id).values(values_hash=after.to_json()))
+        connection.execute(update(row).where(row.c.id == window.id).values(values_hash=asdict(after)))
 
     def write_ledger(self, connection: Connection, window: FrozenWindow, attempt: int, outcome: Redriven) -> None:
         row, moved = schema.window, outcome.loaded + outcome.filtered
@@ -272,7 +272,7 @@ class RedriveMove:
     def apply(self, batch: Sorted) -> None:
         rows = [{**self.place(value), **dict(zip(self.parameters(), values, strict=True))} for value, values in batch.rows]
         gone = [self.place(value) for value in [*(value for value, _ in batch.rows), *batch.left_out]]
-        kept = [{**self.place(value), "kind": error.kind, "error": storable(str(error))} for value, error in batch.refused]
+        kept = [{**self.place(value), "kind": error.kind, "error": str(error)} for value, error in batch.refused]
         if rows:
             with finding_partitions(self.connection, self.target, self.window.interval):
                 self.connection.execute(self.insertion(), rows)

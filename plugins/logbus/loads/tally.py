@@ -17,7 +17,7 @@ fault.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
@@ -296,12 +296,9 @@ class Published:
     files: Mapping[str, str] | None = None
     dead_letters: Checksum | None = None
 
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
-
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> Published:
-        """The inverse of `to_json`."""
+        """From what `asdict` makes of it, read back from JSON."""
         table, dead = (content[name] and Checksum(**content[name]) for name in ("table", "dead_letters"))
         staged = {int(partition): fingerprint for partition, fingerprint in content["staged"].items()}
         return cls(staged=staged, table=table, files=content["files"], dead_letters=dead)

@@ -57,8 +57,8 @@ def ensure_target(engine: Engine, target: TableName, columns: Mapping[str, str])
         lock_target(connection, target)
         if not relation_exists(connection, target):
             validate_new_names(target, (), columns_to_have)
-            definitions = ", ".join(f"{quoted(name)} {kind}" for name, kind in columns_to_have.items())
             create_schema(connection, target.schema)
+            definitions = ", ".join(f"{quoted(name)} {kind}" for name, kind in columns_to_have.items())
             connection.execute(text(f"create table {target.sql} ({definitions}) partition by range (_window_start)"))
             return
         present = table_columns(connection, target)

@@ -73,24 +73,27 @@ class LoadWindowOperator(spark_submit_window.SparkWindowOperator):
         self.max_windows_per_application = max_windows_per_application
         self.accept_other_records = accept_other_records
         self.fill_gaps = fill_gaps
+        self._shares = False  # whether its application loads the windows of other runs as well
         self._beside: list[datetime] = []
 
     def execute(self, context: Context) -> dict[str, Any]:
         starts, ledger = self._starts(context), self.warehouse.ledger()
+        self._shares = self.windows is None and self.max_windows_per_application > 1
         with task_context.fail_without_retry():
             is_adopted = self._shares and waiting_runs.is_loaded_since_asked(ledger, self.pipeline, starts, context)
             if is_adopted:
                 self.log.info("Another run's application has loaded this hour since this run was requested")
             else:
                 windows = ledger.windows_at(self.pipeline.name, starts)
+                to_load = [window.interval for window in windows if window.needs_load]
                 empty = [window.interval.start for window in windows if not window.needs_load]
                 if empty:
                     self.log.info("%d window(s) hold no record, which their boundaries prove", len(empty))
                     reason = f"run {context['run_id']} found the window empty"
                     ledger.end_attempts_at(self.pipeline.name, empty, reason, self._now())
-                is_adopted = self._load(ledger, [start for start in starts if start not in empty], context)
-        windows = ledger.windows_at(self.pipeline.name, starts)
+                is_adopted = self._load(ledger, to_load, context)
         filled = self._filled(ledger, starts, context)
+        windows = ledger.windows_at(self.pipeline.name, starts)
         task_context.add_to_outlet_events(context, self.outlets, windows)
         return {
             **task_context.event_extra(windows),
@@ -101,10 +104,6 @@ class LoadWindowOperator(spark_submit_window.SparkWindowOperator):
     def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:
         """Topic and table. Called only by Airflow's OpenLineage provider, if installed."""
         return assets.load_lineage(self.broker.client_config(), self.warehouse.url, self.pipeline)
-
-    @property
-    def _shares(self) -> bool:
-        return self.windows is None and self.max_windows_per_application > 1
 
     def on_kill(self) -> None:
         """Ends the application and its attempts.
@@ -123,19 +122,20 @@ class LoadWindowOperator(spark_submit_window.SparkWindowOperator):
         if self._run is not None:
             self._run.end("the task was ended while it loaded")
 
-    def _load(self, ledger: Ledger, starts: Sequence[datetime], context: Context) -> bool:
+    def _load(self, ledger: Ledger, intervals: Sequence[model.Interval], context: Context) -> bool:
         """Loads our windows, and with them those of other waiting runs. The task fails only if ours are not loaded.
 
         Returns whether a newer attempt than ours has loaded one of them: it began after our request, so it counts as ours.
         """
-        secrets = (self.warehouse.url, self.broker.client_config())
-        environment = spark_submit.environment(*secrets) if self.credentials_in_environment else {}
+        environment: dict[str, str] = {}
+        if self.credentials_in_environment:
+            environment = spark_submit.environment(self.warehouse.url, self.broker.client_config())
         self._validate_connection(environment)
         self._register(ledger, context)  # as the freeze did: if only the load is cleared, an edit of the DAG still applies
 
         def submit(attempts: Sequence[model.Attempt]) -> None:
-            self.log.info("Loading %d window(s), from %s to %s", len(attempts), attempts[0].token, attempts[-1].token)
             self.application_args = spark_submit.application_arguments(self.pipeline.name, attempts)
+            self.log.info("Loading %d window(s), from %s to %s", len(attempts), attempts[0].token, attempts[-1].token)
             self._submit(context, environment)
 
         self._run = spark_submit.LoadRun(
@@ -151,22 +151,21 @@ class LoadWindowOperator(spark_submit_window.SparkWindowOperator):
         )
         accepts_others = task_context.is_true(self.accept_other_records)
         is_by_newer = False
-        for group in spark_submit.in_groups(starts):
-            beside = self._windows_beside(ledger, group, context)
-            loaded = self._run.load(group, beside, group if accepts_others else ())
+        for group in spark_submit.in_groups(intervals):
+            starts = [interval.start for interval in group]
+            beside = self._windows_beside(ledger, group[0], context) if self._shares else []
+            loaded = self._run.load(starts, beside, starts if accepts_others else ())
             is_by_newer = is_by_newer or any(standing.is_loaded_by_newer for standing in loaded)
         return is_by_newer
 
-    def _windows_beside(self, ledger: Ledger, own: Sequence[datetime], context: Context) -> list[datetime]:
+    def _windows_beside(self, ledger: Ledger, own: model.Interval, context: Context) -> list[datetime]:
         """Windows that other runs of the DAG wait for, and those that no run is to load."""
-        if not self._shares:
-            return []
-        room = self.max_windows_per_application - len(own)
+        room = self.max_windows_per_application - 1
         beside = waiting_runs.Beside(
             ledger=ledger,
             log=self.broker.log_offsets(),
             pipeline_name=self.pipeline.name,
-            own=task_context.run_interval(context),
+            own=own,
             now=self._now(),
         )
         self._beside = beside.hours(context, room)
@@ -174,7 +173,7 @@ class LoadWindowOperator(spark_submit_window.SparkWindowOperator):
             self.log.info("%d other runs wait for their hours, which are loaded in the same application", len(self._beside))
         if not self.fill_gaps:
             return self._beside
-        gaps = beside.missing_before(context, room - len(self._beside), {*own, *self._beside})
+        gaps = beside.missing_before(context, room - len(self._beside), {own.start, *self._beside})
         if gaps:
             self.log.info("%d hours before this one are missing and loaded with it: %s", len(gaps), ", ".join(map(str, gaps)))
         return [*self._beside, *gaps]

@@ -35,7 +35,7 @@ from airflow.timetables.interval import CronDataIntervalTimetable
 from logbus import errors, model, task_context
 from logbus.kafka.topics import OffsetLog
 from logbus.loads.ledger import Ledger
-from logbus.windows import missing, rows
+from logbus.windows import missing
 
 # A task instance in one of these states will still run. None: its upstream tasks have not finished.
 WAITING_STATES = frozenset({None, "scheduled", "queued", "up_for_retry", "up_for_reschedule", "deferred"})
@@ -121,7 +121,7 @@ def is_loaded_since_asked(
     requested_at = asked_at(context["ti"])
     if requested_at is None:
         return False
-    return ledger.begun_since(pipeline.name, starts, requested_at, rows.definition_of(pipeline)) == set(starts)
+    return ledger.begun_since(pipeline.name, starts, requested_at, pipeline) == set(starts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,8 +23,8 @@ class Unparsable(ValueError):
     """A value that the parser cannot read. `kind` groups dead letters; the message says what is wrong."""
 
     def __init__(self, kind: str, message: str) -> None:
-        super().__init__(message)
         # Both are stored. A user's parser may take either from the record itself.
+        super().__init__(storable(str(message)))
         self.kind = storable(str(kind))
 
 

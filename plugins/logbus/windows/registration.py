@@ -64,8 +64,8 @@ def register(
     :param may_change: False: another definition is a `PipelineConflict`, whose message lists what would change
     """
     validate_pipeline(pipeline)
-    given = rows.definition_of(pipeline)
     beginning = None if is_registered(engine, pipeline.name) else beginning_of(pipeline, log, now)
+    given = rows.definition_of(pipeline)
     with engine.begin() as connection:
         is_new = beginning is not None and make(connection, pipeline, beginning, now)
         registered = rows.to_pipeline(rows.pipeline_row(connection, pipeline.name, lock=True))

@@ -111,6 +111,7 @@ def to_window(row: Row, topic: str, ranges: Iterable[model.OffsetRange], is_runn
     if row["loaded_attempt"] is not None:
         state = model.WindowState.LOADED if row["audited_at"] is None else model.WindowState.AUDITED
     return model.FrozenWindow(
+        counts=to_counts(row),
         id=row["id"],
         pipeline=row["pipeline"],
         topic=topic,
@@ -120,7 +121,6 @@ def to_window(row: Row, topic: str, ranges: Iterable[model.OffsetRange], is_runn
         state=state,
         last_attempt=row["last_attempt"],
         loaded_attempt=row["loaded_attempt"],
-        counts=to_counts(row),
         fingerprint=row["fingerprint"],
         head_unknown=row["head_unknown"],
         frozen_at=row["frozen_at"],

@@ -10,7 +10,7 @@ from logbus.errors import AttemptSuperseded
 from logbus.loads.attempts import ENDED_WITHOUT_COMMIT, outcomes_of, why_not_loaded
 from logbus.loads.ledger import FAILURES_BEFORE_ALONE
 from logbus.model import Attempt, instant_text
-from logbus.windows.rows import HEARTBEAT_EXPIRY, definition_of
+from logbus.windows.rows import HEARTBEAT_EXPIRY
 
 from tests.support.ledgers import NOW, World, at
 
@@ -73,8 +73,8 @@ def test_a_load_by_another_definition_stands_for_nobody(world: World) -> None:
     mine = world.fill(freeze=[1])
     commit(world, *world.begin(1))
     before = NOW - timedelta(seconds=1)
-    assert world.ledger.begun_since("p", [at(1)], before, definition_of(mine)) == {at(1)}
-    assert world.ledger.begun_since("p", [at(1)], before, definition_of(replace(mine, parse="json"))) == set()
+    assert world.ledger.begun_since("p", [at(1)], before, mine) == {at(1)}
+    assert world.ledger.begun_since("p", [at(1)], before, replace(mine, parse="json")) == set()
 
 
 def test_an_attempt_under_way_stands_for_nothing(world: World) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from datetime import timedelta
 
 import pytest
@@ -125,4 +126,4 @@ def test_checksums_are_read_from_the_ledger_as_they_were_written() -> None:
         Published(staged={0: "3" * 16}, table=table, dead_letters=table),
         Published(staged={}, files={"a.parquet": "4" * 32}),
     ):
-        assert Published.from_json(values.to_json()) == values
+        assert Published.from_json(asdict(values)) == values

@@ -26,7 +26,7 @@ from logbus.loads.attempts import lock_if_current
 from logbus.loads.engine import copy_uri
 from logbus.loads.sinks import MaintenanceOptions
 from logbus.windows.sql_errors import UNDEFINED_TABLE, sqlstate_of
-from logbus.windows.table_names import TASK_COLUMN, parse_table, quoted, sealed, staging
+from logbus.windows.table_names import TASK_COLUMN, parse_table, sealed, staging
 
 # A writer that outlived its task locks its table until its transaction ends; longer than this and the window fails.
 SEAL_LOCK_TIMEOUT_MS = 30_000
@@ -64,6 +64,7 @@ class PostgresSink:
 
     def create_staging(self, attempts: Sequence[model.Attempt]) -> tuple[list[model.Attempt], list[model.Attempt]]:
         def create(connection: Connection, attempt: model.Attempt) -> None:
+            create_dead_letters(connection, attempt)
             rows, hour, like = staging(attempt.staging_table), attempt.interval, "including defaults including constraints"
             if target.has_leaves(connection, self.target):
                 start, end = model.instant_text(hour.start), model.instant_text(hour.end)
@@ -72,7 +73,6 @@ class PostgresSink:
                 like, check = f"{like} including identity", ""
             definition = f"(like {self.target.sql} {like}, {TASK_DEFINITION}{check}) {WITHOUT_AUTOVACUUM}"
             connection.execute(text(f"create table if not exists {rows.sql} {definition}"))
-            create_dead_letters(connection, attempt)
 
         return create_for_current(self.engine, attempts, create)
 
@@ -150,7 +150,7 @@ def seal(
         lock_if_current(connection, attempt)
         connection.execute(text(f"set local lock_timeout = {SEAL_LOCK_TIMEOUT_MS}"))
         for table, closed in tables.items():
-            connection.execute(text(f"alter table {table.sql} rename to {quoted(closed.name)}"))
+            connection.execute(text(f"alter table {table.sql} rename to {closed.name}"))
     won = {"winners": list(winners)}
     try:
         with engine.begin() as connection:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from typing import Any
 
@@ -61,7 +61,7 @@ class LedgerEntry:
                 "loaded_at": model.instant_text(self.loaded_at),
                 "head_unknown": self.head_unknown,
                 "key": self.key,
-                "values": self.values.to_json(),
+                "values": asdict(self.values),
                 "other_records": list(self.other_records),
                 "partitions": self.partitions,
                 "hours": {str(hour): count for hour, count in self.hours.items()},
@@ -93,7 +93,7 @@ def entry_of(
         other_records=tuple(window.other_records if other_records is None else other_records),
         spans=load.staged.spans,
         partitions=load.records.partitions,
-        hours=load.hours,
+        hours=load.read.hours,
     )
 
 
@@ -188,7 +188,7 @@ def write_entry(connection: Connection, row: rows.Row, entry: LedgerEntry) -> No
     window, attempt, part = schema.window, schema.attempt, schema.window_range
     counted = {**rows.count_values(entry.counts), "fingerprint": entry.fingerprint}
     public = {"loaded_attempt": entry.attempt, "loaded_at": entry.loaded_at, "audited_at": None, "audit_problems": None}
-    kept: dict[str, Any] = {"values_hash": entry.values.to_json()}
+    kept: dict[str, Any] = {"values_hash": asdict(entry.values)}
     kept |= {"other_records": list(entry.other_records)} if entry.other_records else {}
     kept |= commit.write_hours(connection, row["id"], entry.hours)
     connection.execute(update(window).where(window.c.id == row["id"]).values(**counted, **public, **kept))
