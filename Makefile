@@ -55,8 +55,11 @@ soak: $(READY)  ## the long tests: properties on new cases, a hundred kill -9 un
 check: $(READY)  ## formatting, lint, types and the import arrows
 	@$(RUN)/ruff format --check .
 	@$(RUN)/ruff check .
-	@$(RUN)/mypy -p broker -p logbus -p spark_jobs
+	@$(RUN)/mypy -p logbus_broker -p logbus -p logbus_spark
 	@$(RUN)/lint-imports --no-cache
+
+grid: $(READY)  ## whether the requirements resolve beside each Airflow, for each Python, as of its release, and with the oldest of everything
+	@$(RUN)/python -m scripts.grid
 
 bench: $(READY) java  ## what lies in benchmarks/, against peers in the same run [NAME=paper] [ARGS="--quick --docs"]
 	@$(RUN)/python -m benchmarks $(NAME) $(ARGS)
@@ -80,4 +83,4 @@ pictures: $(READY)  ## docs/pictures, from the running pages (needs Chromium)
 clean:  ## remove the environment, the demo's data and caches
 	rm -rf $(VENV) .tools .logbus benchmarks/out .mypy_cache .ruff_cache .pytest_cache .hypothesis site build
 
-.PHONY: help env java demo cluster cluster-down test test-all test-disturbed proof sim soak check bench compose-up docs docs-serve pictures clean
+.PHONY: help env java demo cluster cluster-down test test-all test-disturbed proof sim soak check grid bench compose-up docs docs-serve pictures clean

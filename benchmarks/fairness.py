@@ -20,6 +20,11 @@ from pathlib import Path
 from typing import Any
 
 from logbus.waiting import wait_until
+from logbus_broker.protocol.api import APIS, ApiKey
+from logbus_broker.protocol.batch_builder import NewRecord, build_batch
+from logbus_broker.protocol.codec import ELEMENTS_MAX, request_class, response_class
+from logbus_broker.protocol.compression import ZSTD
+from logbus_broker.protocol.validation import INSPECTED_RECORDS_MAX
 from rich.console import Console
 
 from benchmarks.costs.bystander import Bystander
@@ -30,11 +35,6 @@ from benchmarks.figures import Figure, Target, figure
 from benchmarks.loads import Scale
 from benchmarks.peers.logbus import LogbusBroker
 from benchmarks.processes import POLL_SECONDS
-from broker.protocol.api import APIS, ApiKey
-from broker.protocol.batch_builder import NewRecord, build_batch
-from broker.protocol.codec import ELEMENTS_MAX, request_class, response_class
-from broker.protocol.compression import ZSTD
-from broker.protocol.validation import INSPECTED_RECORDS_MAX
 
 WAIT_MS_MAX, IDLE_MAXIMA = 50.0, 10.0
 GROWTH_MIB_MAX = 64.0

@@ -20,21 +20,21 @@ from pathlib import Path
 
 from confluent_kafka import Consumer, TopicPartition
 from logbus.waiting import PATIENCE_SECONDS
+from logbus_broker.clock import SystemClock
+from logbus_broker.cluster.topic_registry import TopicRegistry
+from logbus_broker.config.settings import LogConfig
+from logbus_broker.disk.filesystem import FileSystem, OpenFile
+from logbus_broker.log.log_directory import LogDirectory
+from logbus_broker.log.partition import Partition
+from logbus_broker.log.partition_log import PartitionLog
+from logbus_broker.log.segment import LOG
+from logbus_broker.protocol.batch import Buffer, read_header, stamp
+from logbus_broker.protocol.batch_builder import NewRecord, build_batch
 from rich.console import Console
 
 from benchmarks.figures import Figure, Target, figure
 from benchmarks.loads import Scale
 from benchmarks.peers.logbus import LogbusBroker
-from broker.clock import SystemClock
-from broker.cluster.topic_registry import TopicRegistry
-from broker.config.settings import LogConfig
-from broker.disk.filesystem import FileSystem, OpenFile
-from broker.log.log_directory import LogDirectory
-from broker.log.partition import Partition
-from broker.log.partition_log import PartitionLog
-from broker.log.segment import LOG
-from broker.protocol.batch import Buffer, read_header, stamp
-from broker.protocol.batch_builder import NewRecord, build_batch
 
 MIB = 1 << 20
 BATCH_BYTES = 256 << 10

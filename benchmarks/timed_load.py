@@ -21,8 +21,7 @@ PREFIX = "LOGBUS_BENCH "
 def timed_ours(arguments: Sequence[str]) -> dict[str, Any]:
     """The application's own `run`, with each commit timed as well."""
     from logbus.loads.sinks.postgres import PostgresSink
-
-    from spark_jobs import load_windows
+    from logbus_spark import load_windows
 
     commit_seconds: list[float] = []
     commit = PostgresSink.commit

@@ -16,7 +16,7 @@ from pathlib import Path
 CHECKOUT = Path(__file__).resolve().parent.parent
 PAGE = Path("docs/architecture.md")
 WIDTH = 120
-TOPS = ("broker", "plugins/logbus", "spark_jobs")
+TOPS = ("broker/logbus_broker", "plugins/logbus", "spark_jobs/logbus_spark")
 LAYERS = {"broker": "the broker's rooms import downward only", "pipeline": "the pipeline's rooms import downward only"}
 # A sentence ends at a full stop, or at a colon that a list follows; not at the stop of an abbreviation or of a file's name.
 SENTENCE = re.compile(r"(.+?[.?!])(?=\s+[A-Z`]|$)", re.DOTALL)
@@ -58,7 +58,9 @@ def imports_text(checkout: Path) -> str:
     lines = []
     for name, contract in LAYERS.items():
         lines += wrapped(f"{name + ':':<10}" + " -> ".join(layers[contract]), " " * 10)
-    lines += wrapped(f"{'jobs:':<10}spark_jobs -> loads, and all below it; nothing imports spark_jobs: it is submitted", " " * 10)
+    lines += wrapped(
+        f"{'jobs:':<10}logbus_spark -> loads, and all below it; nothing imports logbus_spark: it is submitted", " " * 10
+    )
     return "\n".join(["```", *lines, "```"])
 
 

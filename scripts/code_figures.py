@@ -1,8 +1,8 @@
 """How the code is cut: `python scripts/code_figures.py [checkout]` prints lines, modules, rooms, imports and pronouns.
 
 A line of code is one that holds a token of code: neither blank, nor a comment, nor a docstring. A module is a file with a line of
-code; a room is a folder directly below `broker` or `logbus`. Product: broker, plugins, spark_jobs, dags; of these the modules,
-imports and names of dags are not counted.
+code; a room is a folder directly below `logbus_broker` or `logbus`. Product: broker, plugins, spark_jobs, dags; of these the
+modules, imports and names of dags are not counted.
 """
 
 from __future__ import annotations
@@ -76,8 +76,10 @@ def main(checkout: Path) -> None:
     code = {path: count for path, source in sources.items() if (count := lines_of_code(source))}
     names = Counter(name for tree in trees.values() for name, _ in bindings(tree))
     pronouns = sum(names[pronoun] for pronoun in PRONOUNS)
-    rooms = {path.relative_to(checkout).parts[:-1] for path in code if path.parent.name not in ("broker", "logbus", "plugins")}
-    rooms = {parts[: 2 if parts[0] == "broker" else 3] for parts in rooms if parts[0] != "spark_jobs"}
+    rooms = {
+        path.relative_to(checkout).parts[:-1] for path in code if path.parent.name not in ("logbus_broker", "logbus", "plugins")
+    }
+    rooms = {parts[:3] for parts in rooms if parts[0] != "spark_jobs"}
     product = sum(code.values()) + sum(lines_of_code(path.read_text()) for path in modules(checkout, "dags"))
     tests = sum(lines_of_code(path.read_text()) for path in modules(checkout, "tests"))
     print(f"product           {product:>7,} lines of code, dags included")

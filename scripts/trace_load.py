@@ -23,14 +23,14 @@ from typing import Any
 import pytest
 
 PROJECT = Path(__file__).parents[1]
-sys.path[:0] = [str(PROJECT), str(PROJECT / "plugins")]
+sys.path[:0] = [str(PROJECT), str(PROJECT / "plugins"), str(PROJECT / "spark_jobs")]
 
 from logbus.hooks.warehouse import WarehouseHook  # noqa: E402
 from logbus.loads.embedded import EmbeddedPostgres  # noqa: E402
 from logbus.model import Pipeline  # noqa: E402
 from logbus.operators.load_window import LoadWindowOperator  # noqa: E402
+from logbus_spark.application import Application  # noqa: E402
 
-from spark_jobs.application import Application  # noqa: E402
 from tests.support.airflow_context import run_context  # noqa: E402
 from tests.support.fake_hooks import FakeBroker  # noqa: E402
 from tests.support.in_process import TASKS, Tasks, replace_spark  # noqa: E402

@@ -14,6 +14,9 @@ from functools import partial
 from itertools import cycle, islice
 from pathlib import Path
 
+from logbus_broker.disk.file_names import offset_name
+from logbus_broker.log.segment import LOG
+from logbus_broker.protocol.batch import LENGTH_END, Buffer
 from rich.console import Console
 
 from benchmarks.costs.lines import BATCH_RECORDS, batches_of, log_lines
@@ -22,9 +25,6 @@ from benchmarks.costs.wire import whole_batches
 from benchmarks.figures import Figure, Target, figure
 from benchmarks.loads import RECORD_BYTES, Scale
 from benchmarks.peers.logbus import LogbusBroker
-from broker.disk.file_names import offset_name
-from broker.log.segment import LOG
-from broker.protocol.batch import LENGTH_END, Buffer
 
 RECORDS = 150_000
 DIFFERENT_LINES = 20_000

@@ -5,9 +5,10 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable, Sequence
 
+from logbus_broker.protocol.batch_builder import NewRecord, build_batch
+from logbus_broker.protocol.compression import NONE
+
 from benchmarks.loads import RECORD_BYTES
-from broker.protocol.batch_builder import NewRecord, build_batch
-from broker.protocol.compression import NONE
 
 BATCH_RECORDS = 50
 _PATHS = ("/", "/cart", "/checkout", "/login", "/api/items/{:06d}", "/api/users/{:05d}/orders", "/static/app.{:04x}.js")

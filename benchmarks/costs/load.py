@@ -17,12 +17,12 @@ from typing import Self
 
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewTopic, ResourceType
 from logbus.waiting import PATIENCE_SECONDS, wait_until
+from logbus_broker.protocol.batch import read_header
 
 from benchmarks.costs.wire import Connection, Refused, check_produced, fetch_frame, fetched, produce_frame, whole_batches
 from benchmarks.figures import Figure, figure
 from benchmarks.peers.server import Server
 from benchmarks.processes import scheduled_seconds
-from broker.protocol.batch import read_header
 
 IN_FLIGHT = 5  # requests in flight, the default of Kafka's producer
 REQUESTS_PER_SECOND = 250  # of the steady producer

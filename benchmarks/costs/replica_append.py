@@ -13,19 +13,19 @@ import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
+from logbus_broker.clock import SystemClock
+from logbus_broker.config.settings import LogConfig
+from logbus_broker.disk.filesystem import FileSystem
+from logbus_broker.log.partition import Partition
+from logbus_broker.log.partition_log import PartitionLog
+from logbus_broker.log.thread_pool import SystemThreadPool
+from logbus_broker.protocol.batch import stamp
+from logbus_broker.protocol.batch_builder import NewRecord, build_batch
+from logbus_broker.replication.replicas import FollowedPartition, FollowerHooks
 from rich.console import Console
 
 from benchmarks.figures import Figure, Target, figure
 from benchmarks.loads import RECORD_BYTES, Scale
-from broker.clock import SystemClock
-from broker.config.settings import LogConfig
-from broker.disk.filesystem import FileSystem
-from broker.log.partition import Partition
-from broker.log.partition_log import PartitionLog
-from broker.log.thread_pool import SystemThreadPool
-from broker.protocol.batch import stamp
-from broker.protocol.batch_builder import NewRecord, build_batch
-from broker.replication.replicas import FollowedPartition, FollowerHooks
 
 RECORDS = 1_000_000
 BATCH_RECORDS = 77  # as many as fit into the default batch of 16 KiB

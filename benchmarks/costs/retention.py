@@ -14,6 +14,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from logbus.waiting import wait_until
+from logbus_broker.clock import SystemClock
+from logbus_broker.config.settings import DAY_MS, LogConfig
+from logbus_broker.disk.file_names import offset_name
+from logbus_broker.disk.filesystem import FileSystem
+from logbus_broker.log.partition_log import PartitionLog
+from logbus_broker.log.segment import DELETED, LOG
+from logbus_broker.protocol.batch import read_header, stamp
+from logbus_broker.protocol.batch_builder import NewRecord, build_batch
 from rich.console import Console
 
 from benchmarks.costs.lines import batches_of, log_lines
@@ -22,14 +30,6 @@ from benchmarks.figures import Figure, figure
 from benchmarks.growth import write_topics
 from benchmarks.loads import Scale
 from benchmarks.peers.logbus import LogbusBroker
-from broker.clock import SystemClock
-from broker.config.settings import DAY_MS, LogConfig
-from broker.disk.file_names import offset_name
-from broker.disk.filesystem import FileSystem
-from broker.log.partition_log import PartitionLog
-from broker.log.segment import DELETED, LOG
-from broker.protocol.batch import read_header, stamp
-from broker.protocol.batch_builder import NewRecord, build_batch
 
 PARTITIONS = 2_000
 SEGMENTS, DUE = 5, 3

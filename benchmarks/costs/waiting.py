@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from logbus_broker.node import raise_open_files_limit
 from rich.console import Console
 
 from benchmarks.costs.lines import BATCH_RECORDS, batches_of, log_lines
@@ -29,7 +30,6 @@ from benchmarks.peers.server import Server
 from benchmarks.processes import scheduled_seconds
 from benchmarks.sides import KAFKA, OURS
 from benchmarks.turns import FAILURES, in_one_line
-from broker.node import raise_open_files_limit
 
 SILENT, WAITING = 500, 1_000
 IDLE_SECONDS = 10.0

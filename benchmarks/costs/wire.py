@@ -14,9 +14,8 @@ from types import TracebackType
 from typing import Self
 
 from logbus.waiting import PATIENCE_SECONDS
-
-from broker.protocol.api import ApiKey
-from broker.protocol.batch import BATCH_HEADER_BYTES, LENGTH_END, Buffer, read_header
+from logbus_broker.protocol.api import ApiKey
+from logbus_broker.protocol.batch import BATCH_HEADER_BYTES, LENGTH_END, Buffer, read_header
 
 PRODUCE_VERSION, FETCH_VERSION = 7, 4
 _CLIENT_ID = b"upkeep"

@@ -18,8 +18,8 @@ _API_VERSIONS = b"\0\0\0\x0a" + b"\0\x12" + b"\0\0" + b"\0\0\0\0" + b"\xff\xff" 
 
 
 class LogbusBroker(Server):
-    """`python -m broker serve` on a loopback port that stays reserved while it is down: otherwise the kernel could give the port
-    to a client that keeps reconnecting, for its own end of a connection. `settings` are overrides by Kafka's names."""
+    """`python -m logbus_broker serve` on a loopback port that stays reserved while it is down: otherwise the kernel could give
+    the port to a client that keeps reconnecting, for its own end of a connection. `settings` are overrides by Kafka's names."""
 
     name = "logbus"
     cwd = Path(__file__).parents[2]
@@ -46,7 +46,7 @@ class LogbusBroker(Server):
         settings = {"listeners": f"PLAINTEXT://{self.bootstrap}", "log.dirs": str(self.data), **self.settings}
         overrides = [part for name, value in settings.items() for part in ("--override", f"{name}={value}")]
         limit = [] if self._open_files is None else ["prlimit", f"--nofile={self._open_files}:{self._open_files}"]
-        return [*limit, sys.executable, "-m", "broker", "serve", *overrides]
+        return [*limit, sys.executable, "-m", "logbus_broker", "serve", *overrides]
 
     def start(self) -> None:
         """Starts on the same port and directory as before; returns once it answers: the port is bound earlier, before the data

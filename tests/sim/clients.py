@@ -12,10 +12,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from broker.protocol.api import ApiKey
-from broker.protocol.batch import BATCH_HEADER_BYTES, CRC_START, crc32c, read_header
-from broker.protocol.batch_builder import NewRecord, build_batch
-from broker.protocol.records import read_records
+from logbus_broker.protocol.api import ApiKey
+from logbus_broker.protocol.batch import BATCH_HEADER_BYTES, CRC_START, crc32c, read_header
+from logbus_broker.protocol.batch_builder import NewRecord, build_batch
+from logbus_broker.protocol.records import read_records
+
 from tests.sim import wire
 from tests.sim.histories import History
 from tests.sim.network import Network, SimSocket

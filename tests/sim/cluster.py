@@ -15,11 +15,12 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
-from broker.cluster.metadata_image import PartitionState
-from broker.cluster_engine import Cluster
-from broker.engine import Engine
-from broker.log.partition import Partition
-from broker.logs import BROKER_BUG
+from logbus_broker.cluster.metadata_image import PartitionState
+from logbus_broker.cluster_engine import Cluster
+from logbus_broker.engine import Engine
+from logbus_broker.log.partition import Partition
+from logbus_broker.logs import BROKER_BUG
+
 from tests.sim.cluster_faults import CLUSTER_KINDS, CONTROLLER, FOLLOWER, LEADER, ClusterFaults
 from tests.sim.cluster_nodes import ClusterNode
 from tests.sim.faults import draw

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from itertools import count
 from typing import Any
 
-from broker.cluster_engine import ClusterEnvironment
-from broker.engine import Engine
-from broker.errors import BrokerError
-from broker.log.partition import Partition
+from logbus_broker.cluster_engine import ClusterEnvironment
+from logbus_broker.engine import Engine
+from logbus_broker.errors import BrokerError
+from logbus_broker.log.partition import Partition
+
 from tests.sim.invariants import Invariants
 from tests.sim.network import Network, SimSocket
 from tests.sim.nodes import PORT, RETRY_START, SimNode, SimServer

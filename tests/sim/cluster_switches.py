@@ -7,14 +7,15 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from broker.cluster.metadata_image import PartitionState
-from broker.cluster.store import Outcome, Unknown
-from broker.log.partition import Partition
-from broker.replication import isr, replicas
-from broker.replication.isr import Proposals
-from broker.replication.led_partition import Departures, PartitionProgress
-from broker.replication.replica_server import ReplicaServer
-from broker.replication.replicas import LogIntegrity
+from logbus_broker.cluster.metadata_image import PartitionState
+from logbus_broker.cluster.store import Outcome, Unknown
+from logbus_broker.log.partition import Partition
+from logbus_broker.replication import isr, replicas
+from logbus_broker.replication.isr import Proposals
+from logbus_broker.replication.led_partition import Departures, PartitionProgress
+from logbus_broker.replication.replica_server import ReplicaServer
+from logbus_broker.replication.replicas import LogIntegrity
+
 from tests.sim.cluster import draw_story
 from tests.sim.directed import STORIES
 from tests.sim.stage import Story
@@ -133,16 +134,22 @@ def any_of(kinds: tuple[str, ...]) -> Callable[[int], Story]:
 
 
 _rule = partial(Switch, within=10)
-PROGRESS = "broker.replication.led_partition.PartitionProgress"
+PROGRESS = "logbus_broker.replication.led_partition.PartitionProgress"
 CLUSTER_SWITCHES: Mapping[str, Switch] = {
-    "a new process leads in a new epoch": _rule("broker.replication.lifecycle.state_at_start", epoch_is_kept, any_of(KILLS)),
-    "who cannot vouch leaves": _rule("broker.replication.lifecycle.ClusterStartup._kept", all_is_whole, STORIES["powerless"]),
+    "a new process leads in a new epoch": _rule(
+        "logbus_broker.replication.lifecycle.state_at_start", epoch_is_kept, any_of(KILLS)
+    ),
+    "who cannot vouch leaves": _rule(
+        "logbus_broker.replication.lifecycle.ClusterStartup._kept", all_is_whole, STORIES["powerless"]
+    ),
     "a fetch that diverges is no progress": _rule(
-        "broker.replication.replica_server.ReplicaServer._take", diverging_counts, STORIES["parted"]
+        "logbus_broker.replication.replica_server.ReplicaServer._take", diverging_counts, STORIES["parted"]
     ),
     "nothing moves below the minimum": _rule(f"{PROGRESS}._count", moves_below_the_minimum, STORIES["alone"]),
-    "what is pending counts": _rule("broker.replication.isr.Proposals._answered", unknown_is_refused, STORIES["unanswered"]),
-    "who joins is who has fetched": _rule("broker.replication.leader.propose_isr", whoever_it_is_now, STORIES["replaced"]),
+    "what is pending counts": _rule(
+        "logbus_broker.replication.isr.Proposals._answered", unknown_is_refused, STORIES["unanswered"]
+    ),
+    "who joins is who has fetched": _rule("logbus_broker.replication.leader.propose_isr", whoever_it_is_now, STORIES["replaced"]),
     "visible is flushed by all": _rule(f"{PROGRESS}.fetched", written_counts_as_flushed, any_of(POWER)),
     "who joins has flushed what the leader had": _rule(
         f"{PROGRESS}.may_join", joins_without("flushed_at_start"), STORIES["shown before"]
@@ -153,8 +160,8 @@ CLUSTER_SWITCHES: Mapping[str, Switch] = {
         STORIES["behind the epoch"],
         too=(f"{PROGRESS}.departures", nobody_is_late),
     ),
-    "a leader is confirmed": _rule("broker.replication.leader.Leader.takes_records", yes, STORIES["stale"]),
+    "a leader is confirmed": _rule("logbus_broker.replication.leader.Leader.takes_records", yes, STORIES["stale"]),
     "a follower shows what it has flushed": _rule(
-        "broker.log.partition.Partition.learn_visible", shown_as_told, STORIES["shown before"]
+        "logbus_broker.log.partition.Partition.learn_visible", shown_as_told, STORIES["shown before"]
     ),
 }

@@ -7,13 +7,14 @@ from dataclasses import replace
 from random import Random
 from typing import Any, TypeVar
 
-from broker.cluster import metadata_writes, znodes
-from broker.cluster.controller import ClusterController
-from broker.cluster.membership import ClusterMember
-from broker.cluster.metadata_image import BrokerNode, ClusterTopic, Endpoint, MetadataDelta, MetadataImage, PartitionState
-from broker.cluster.metadata_watcher import read_controller, read_image
-from broker.cluster.store import Script, run_script
-from broker.errors import BrokerError
+from logbus_broker.cluster import metadata_writes, znodes
+from logbus_broker.cluster.controller import ClusterController
+from logbus_broker.cluster.membership import ClusterMember
+from logbus_broker.cluster.metadata_image import BrokerNode, ClusterTopic, Endpoint, MetadataDelta, MetadataImage, PartitionState
+from logbus_broker.cluster.metadata_watcher import read_controller, read_image
+from logbus_broker.cluster.store import Script, run_script
+from logbus_broker.errors import BrokerError
+
 from tests.sim.world import Timeline
 from tests.sim.zookeeper import SimZooKeeper
 

@@ -25,10 +25,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from broker.cluster import znodes
-from broker.cluster.metadata_image import PartitionState
-from broker.cluster.store import Check, Committed, Create, Operation, Set
-from broker.log.partition import Partition
+from logbus_broker.cluster import znodes
+from logbus_broker.cluster.metadata_image import PartitionState
+from logbus_broker.cluster.store import Check, Committed, Create, Operation, Set
+from logbus_broker.log.partition import Partition
+
 from tests.sim.world import SECOND, World
 from tests.sim.zookeeper import SimZooKeeper
 from tests.support.logs import headers_from

@@ -4,7 +4,7 @@ A cut link holds what is sent until it is healed, as TCP retransmits; a link tha
 stopped process keeps accepting and receiving; that of a killed one resets its connections and refuses new ones; a machine
 without power is silent, and one that is back resets segments of its earlier connections.
 
-A socket has what `broker.network.Connection` needs; `owner` is notified when there is something to read or room to write.
+A socket has what `logbus_broker.network.Connection` needs; `owner` is notified when there is something to read or room to write.
 """
 
 from __future__ import annotations

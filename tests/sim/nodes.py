@@ -2,7 +2,7 @@
 
 The machine has a disk, clocks and a place in the network; it outlives the processes on it. A process can be killed, also inside
 a disk call, stopped and continued (it then finds what has arrived in its sockets), lose its machine's power, or be shut down
-cleanly. `SimServer` does what `broker.network.Server` does, without epoll.
+cleanly. `SimServer` does what `logbus_broker.network.Server` does, without epoll.
 """
 
 from __future__ import annotations
@@ -12,15 +12,16 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-from broker.config.parsers import Listener
-from broker.config.settings import BrokerConfig, LogConfig
-from broker.disk.filesystem import FileSlice
-from broker.engine import Engine
-from broker.errors import BrokerError
-from broker.log.flusher import FlushTicket
-from broker.network.buffers import Output, ShortFile
-from broker.network.connection import Connection
-from broker.protocol.framing import Origin
+from logbus_broker.config.parsers import Listener
+from logbus_broker.config.settings import BrokerConfig, LogConfig
+from logbus_broker.disk.filesystem import FileSlice
+from logbus_broker.engine import Engine
+from logbus_broker.errors import BrokerError
+from logbus_broker.log.flusher import FlushTicket
+from logbus_broker.network.buffers import Output, ShortFile
+from logbus_broker.network.connection import Connection
+from logbus_broker.protocol.framing import Origin
+
 from tests.sim.disk import SimDisk, Stopped
 from tests.sim.network import Network, SimSocket
 from tests.sim.world import MS, NodeClock, World

@@ -12,11 +12,12 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from broker.clock import Clock
-from broker.cluster.metadata_image import Endpoint
-from broker.protocol.api import ApiKey
-from broker.protocol.framing import read_response, request_frame
-from broker.replication.interfaces import PeerEvents, PeerRequest, Then
+from logbus_broker.clock import Clock
+from logbus_broker.cluster.metadata_image import Endpoint
+from logbus_broker.protocol.api import ApiKey
+from logbus_broker.protocol.framing import read_response, request_frame
+from logbus_broker.replication.interfaces import PeerEvents, PeerRequest, Then
+
 from tests.sim.network import Network, SimSocket
 
 CONNECT_SECONDS_MAX = 2.0

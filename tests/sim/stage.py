@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from broker.config.settings import LogConfig
+from logbus_broker.config.settings import LogConfig
+
 from tests.sim.checker import Verdict, check
 from tests.sim.clients import Admin, Consumer, Producer, ProducerPlan, Watcher
 from tests.sim.faults import Fault

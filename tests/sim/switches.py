@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from logbus_broker.api import produce
+from logbus_broker.log.flusher import Flusher, FlushTicket
+from logbus_broker.log.high_watermark import HighWatermark
+from logbus_broker.log.partition import Partition
+from logbus_broker.log.partition_log import PartitionLog
+from logbus_broker.log.recovery import LogOpener
 
-from broker.api import produce
-from broker.log.flusher import Flusher, FlushTicket
-from broker.log.high_watermark import HighWatermark
-from broker.log.partition import Partition
-from broker.log.partition_log import PartitionLog
-from broker.log.recovery import LogOpener
 from tests.sim.single import draw_story
 from tests.sim.stage import Played, Story
 
@@ -93,33 +93,35 @@ def faults(*kinds: str) -> Callable[[int], Story]:
 
 POWER = faults("power cut", "power cut within", "slow disk", "kill within")
 SWITCHES: dict[str, Switch] = {
-    "visible is flushed": Switch("broker.log.high_watermark.HighWatermark.__init__", shown_when_written, POWER),
-    "acknowledged when flushed": Switch("broker.api.produce._finish_when_safe", produce._complete, POWER, first=6),
+    "visible is flushed": Switch("logbus_broker.log.high_watermark.HighWatermark.__init__", shown_when_written, POWER),
+    "acknowledged when flushed": Switch("logbus_broker.api.produce._finish_when_safe", produce._complete, POWER, first=6),
     "a flush counts to where it began": Switch(
-        "broker.log.partition_log.PartitionLog.finish_flush", flushed_to_the_end, POWER, first=47
+        "logbus_broker.log.partition_log.PartitionLog.finish_flush", flushed_to_the_end, POWER, first=47
     ),
-    "new names are flushed": Switch("broker.log.flusher.FlushTicket.run", flushed_without_names, POWER),
+    "new names are flushed": Switch("logbus_broker.log.flusher.FlushTicket.run", flushed_without_names, POWER),
     "what a start finds is flushed": Switch(
-        "broker.log.recovery.LogOpener._apply",
+        "logbus_broker.log.recovery.LogOpener._apply",
         recovered_without_flush,
         faults("kill", "kill within", "power cut", "power cut within"),
         first=217,
     ),
     "a failed flush leaves a mark": Switch(
-        "broker.log.checkpoint.leave_flush_failed",
+        "logbus_broker.log.checkpoint.leave_flush_failed",
         nothing,
         faults("failing sync", "kill", "power cut", "power cut within"),
         first=110,
     ),
-    "a start checks checksums": Switch("broker.log.recovery.checksum_matches", yes, POWER, first=25),
-    "a start keeps what is whole": Switch("broker.log.recovery.checksum_matches", no, faults("kill", "kill within", "stop")),
+    "a start checks checksums": Switch("logbus_broker.log.recovery.checksum_matches", yes, POWER, first=25),
+    "a start keeps what is whole": Switch(
+        "logbus_broker.log.recovery.checksum_matches", no, faults("kill", "kill within", "stop")
+    ),
     "producers are remembered": Switch(
-        "broker.log.producer_snapshots.ProducerSnapshots.restore",
+        "logbus_broker.log.producer_snapshots.ProducerSnapshots.restore",
         nothing,
         faults("kill", "kill within", "pause", "reset clients"),
         first=11,
     ),
     "numbers are checked": Switch(
-        "broker.log.producer_state.ProducerStates.check", nothing, faults("reset clients", "pause"), first=57
+        "logbus_broker.log.producer_state.ProducerStates.check", nothing, faults("reset clients", "pause"), first=57
     ),
 }

@@ -7,14 +7,14 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from logbus_broker.cluster import znodes
+from logbus_broker.cluster.metadata_image import EVERY_BROKER
+from logbus_broker.cluster.store import Create, Set
+from logbus_broker.disk.file_names import PARTITION_METADATA
+from logbus_broker.errors import BrokerError
+from logbus_broker.log.log_directory import LogDirectory
+from logbus_broker.metrics import health, metrics_page
 
-from broker.cluster import znodes
-from broker.cluster.metadata_image import EVERY_BROKER
-from broker.cluster.store import Create, Set
-from broker.disk.file_names import PARTITION_METADATA
-from broker.errors import BrokerError
-from broker.log.log_directory import LogDirectory
-from broker.metrics import health, metrics_page
 from tests.sim.cluster import ClusterStage, draw_story, quiet_stage
 from tests.sim.nodes import DATA
 from tests.sim.stage import TOPIC

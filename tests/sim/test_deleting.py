@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from logbus_broker.api.handler import Pending
+from logbus_broker.log.log_retention import LogRetention
+from logbus_broker.log.partition import Partition
+from logbus_broker.protocol.api import ApiKey
+from logbus_broker.protocol.codec import request_class
+from logbus_broker.protocol.framing import Request
 
-from broker.api.handler import Pending
-from broker.log.log_retention import LogRetention
-from broker.log.partition import Partition
-from broker.protocol.api import ApiKey
-from broker.protocol.codec import request_class
-from broker.protocol.framing import Request
 from tests.sim.cluster import ClusterStage, quiet_stage
 from tests.sim.stage import TOPIC
 from tests.sim.world import MS, SECOND

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from logbus_broker.disk.filesystem import BUFFERS_PER_WRITE_MAX, FileSystem
 
-from broker.disk.filesystem import BUFFERS_PER_WRITE_MAX, FileSystem
 from tests.sim.disk import SimDisk, Stopped
 
 Place = tuple[FileSystem, Path]

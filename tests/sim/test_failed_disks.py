@@ -6,12 +6,12 @@ import errno
 from collections.abc import Sequence
 
 import pytest
+from logbus_broker.cluster.metadata_image import NO_LEADER
+from logbus_broker.disk.filesystem import OpenFile
+from logbus_broker.protocol.api import ApiKey
+from logbus_broker.protocol.batch import Buffer
+from logbus_broker.protocol.framing import Request
 
-from broker.cluster.metadata_image import NO_LEADER
-from broker.disk.filesystem import OpenFile
-from broker.protocol.api import ApiKey
-from broker.protocol.batch import Buffer
-from broker.protocol.framing import Request
 from tests.sim import wire
 from tests.sim.cluster import quiet_stage
 from tests.sim.stage import TOPIC

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from logbus_broker.cluster.metadata_image import Endpoint
+from logbus_broker.protocol.api import ApiKey
+from logbus_broker.replication.interfaces import PeerRequest
 
-from broker.cluster.metadata_image import Endpoint
-from broker.protocol.api import ApiKey
-from broker.replication.interfaces import PeerRequest
 from tests.sim.network import Network
 from tests.sim.nodes import PORT, SimNode
 from tests.sim.peers import SimPeers

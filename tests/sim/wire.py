@@ -6,9 +6,9 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from broker.protocol.api import ApiKey
-from broker.protocol.codec import request_class, response_class
-from broker.protocol.framing import read_response, request_frame
+from logbus_broker.protocol.api import ApiKey
+from logbus_broker.protocol.codec import request_class, response_class
+from logbus_broker.protocol.framing import read_response, request_frame
 
 PRODUCE, FETCH, LIST_OFFSETS, METADATA = ApiKey.PRODUCE, ApiKey.FETCH, ApiKey.LIST_OFFSETS, ApiKey.METADATA
 CREATE_TOPICS, DELETE_TOPICS, INIT_PRODUCER_ID = ApiKey.CREATE_TOPICS, ApiKey.DELETE_TOPICS, ApiKey.INIT_PRODUCER_ID

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from enum import Enum
 from functools import partial
 
-from broker.cluster.store import Check, Committed, Create, Delete, Node, NoNode, Operation, Reason, Refused, Set
+from logbus_broker.cluster.store import Check, Committed, Create, Delete, Node, NoNode, Operation, Reason, Refused, Set
 
 ANY_VERSION = -1
 NO_VERSION = -1

@@ -20,9 +20,10 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from random import Random
 
-from broker.cluster import metadata_log, znodes
-from broker.cluster.metadata_image import PartitionState
-from broker.cluster.store import Committed, Node, NoNode, Operation, Unknown
+from logbus_broker.cluster import metadata_log, znodes
+from logbus_broker.cluster.metadata_image import PartitionState
+from logbus_broker.cluster.store import Committed, Node, NoNode, Operation, Unknown
+
 from tests.sim.world import Timeline
 from tests.sim.znode_tree import Change, Kind
 from tests.sim.zookeeper_server import Connection, Request, Server, Session

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from broker.cluster.store import (
+from logbus_broker.cluster.store import (
     TRANSACTION_BYTES_MAX,
     Children,
     Found,
@@ -18,6 +18,7 @@ from broker.cluster.store import (
     Unknown,
     transaction_bytes,
 )
+
 from tests.sim.zookeeper_server import Connection, Item, Request
 
 if TYPE_CHECKING:

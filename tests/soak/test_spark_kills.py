@@ -12,9 +12,9 @@ from pathlib import Path
 import psutil
 import pytest
 from logbus.waiting import PATIENCE_SECONDS
+from logbus_spark.application import LoadState
 from sqlalchemy import Engine, text
 
-from spark_jobs.application import LoadState
 from tests.support import disturbed_load
 from tests.support.ledgers import NOW, at
 from tests.support.real_pipeline import HOURS, RealPipeline, secrets

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-from broker.protocol.api import APIS, ApiKey
-from broker.protocol.codec import request_class
+from logbus_broker.protocol.api import APIS, ApiKey
+from logbus_broker.protocol.codec import request_class
 
 TOPIC, BROKER = 2, 4
 SET, DELETE, APPEND, SUBTRACT = range(4)

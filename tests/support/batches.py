@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from broker.protocol.batch import BATCH_HEADER_BYTES, LENGTH_END, BatchHeader, read_header, stamp
-from broker.protocol.batch_builder import NewRecord, build_batch, seal
-from broker.protocol.records import write_varint
-from broker.protocol.validation import NewBatch, validate_new_batch
+from logbus_broker.protocol.batch import BATCH_HEADER_BYTES, LENGTH_END, BatchHeader, read_header, stamp
+from logbus_broker.protocol.batch_builder import NewRecord, build_batch, seal
+from logbus_broker.protocol.records import write_varint
+from logbus_broker.protocol.validation import NewBatch, validate_new_batch
 
 NOW_MS = 1_700_000_000_000
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from broker import metrics
-from broker.network import prometheus
-from broker.network.prometheus import Metric
+from logbus_broker import metrics
+from logbus_broker.network import prometheus
+from logbus_broker.network.prometheus import Metric
 
 METRICS = tuple(value for module in (prometheus, metrics) for value in vars(module).values() if isinstance(value, Metric))

@@ -5,7 +5,8 @@ from __future__ import annotations
 from types import TracebackType
 from typing import Self
 
-from broker.protocol.api import ApiKey
+from logbus_broker.protocol.api import ApiKey
+
 from tests.support.raw_client import Closed, RawClient
 
 

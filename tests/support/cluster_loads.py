@@ -17,8 +17,8 @@ from logbus.hooks.broker import BrokerHook
 from logbus.hooks.warehouse import WarehouseHook
 from logbus.model import Attempt, Pipeline
 from logbus.operators.load_window import LoadWindowOperator
+from logbus_spark.application import SUCCESSFUL, WindowOutcome
 
-from spark_jobs.application import SUCCESSFUL, WindowOutcome
 from tests.support.airflow_context import run_context
 from tests.support.in_process import driver
 from tests.support.ledgers import NOW, World, at, stamps

@@ -6,11 +6,12 @@ import uuid
 from pathlib import Path
 from typing import Any
 
-from broker.api.cluster_metadata import ClusterMetadata
-from broker.api.handler import Parts, Pending
-from broker.config.settings import BrokerConfig
-from broker.protocol.api import ApiKey
-from broker.protocol.framing import Origin, Request
+from logbus_broker.api.cluster_metadata import ClusterMetadata
+from logbus_broker.api.handler import Parts, Pending
+from logbus_broker.config.settings import BrokerConfig
+from logbus_broker.protocol.api import ApiKey
+from logbus_broker.protocol.framing import Origin, Request
+
 from tests.sim.coordinated import Controlled, World
 from tests.support.engine import Harness
 

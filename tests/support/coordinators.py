@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from logbus_broker.api.handler import Pending
+from logbus_broker.groups.committed_offsets import OFFSETS_TOPIC
+from logbus_broker.log.partition import Partition
+from logbus_broker.log.topic_admin import Growth, NewTopic
+from logbus_broker.protocol.api import ApiKey
+from logbus_broker.protocol.codec import response_class
+from logbus_broker.protocol.validation import split_replicated
 
-from broker.api.handler import Pending
-from broker.groups.committed_offsets import OFFSETS_TOPIC
-from broker.log.partition import Partition
-from broker.log.topic_admin import Growth, NewTopic
-from broker.protocol.api import ApiKey
-from broker.protocol.codec import response_class
-from broker.protocol.validation import split_replicated
 from tests.support.engine import Harness
 from tests.support.group_client import Client, commit_values, encode
 from tests.support.replicas import ScriptedWatermarks

@@ -6,8 +6,7 @@ import logging
 from collections.abc import Iterator
 
 import pytest
-
-from broker.logs import BROKER_BUG
+from logbus_broker.logs import BROKER_BUG
 
 __all__ = ["defects"]
 

@@ -1,4 +1,4 @@
-"""The load's program, stopped or disturbed where a test wants it. spark-submit runs this file, not `spark_jobs/load_windows.py`.
+"""The load's program, stopped or disturbed where a test wants it. spark-submit runs this file, not `spark_jobs/logbus_spark/load_windows.py`.
 
     LOGBUS_TEST_FOLDER   where it creates `reached` and waits for `go`
     LOGBUS_TEST_STOP     beginnings of statements, separated by `|`, awaited one after another; it stops after the last
@@ -100,8 +100,7 @@ def disturbed(run: Callable[[Iterator[Any]], Iterator[Any]], folder: str, how: s
 
 def main() -> int:
     from logbus.loads.engine import connect
-
-    from spark_jobs import application, load_windows
+    from logbus_spark import application, load_windows
 
     folder, stop, tasks = Path(os.environ[FOLDER]), os.environ[STOP], os.environ[TASKS]
     if stop:

@@ -12,19 +12,19 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
+from logbus_broker.api.handler import Parts, Pending
+from logbus_broker.api.metadata_source import MetadataSource
+from logbus_broker.cluster.cluster_view import ClusterView
+from logbus_broker.config.settings import BrokerConfig, LogConfig
+from logbus_broker.disk.filesystem import FileSlice, FileSystem
+from logbus_broker.engine import Engine
+from logbus_broker.log.flusher import FlushTicket
+from logbus_broker.log.high_watermark import Watermarks
+from logbus_broker.protocol.api import ApiKey
+from logbus_broker.protocol.batch_builder import NewRecord, build_batch
+from logbus_broker.protocol.codec import request_class, response_class
+from logbus_broker.protocol.framing import Request
 
-from broker.api.handler import Parts, Pending
-from broker.api.metadata_source import MetadataSource
-from broker.cluster.cluster_view import ClusterView
-from broker.config.settings import BrokerConfig, LogConfig
-from broker.disk.filesystem import FileSlice, FileSystem
-from broker.engine import Engine
-from broker.log.flusher import FlushTicket
-from broker.log.high_watermark import Watermarks
-from broker.protocol.api import ApiKey
-from broker.protocol.batch_builder import NewRecord, build_batch
-from broker.protocol.codec import request_class, response_class
-from broker.protocol.framing import Request
 from tests.support import admin
 from tests.support.manual_clock import ManualClock
 from tests.support.wire import Wanted, fetch_answer, fetch_body, produce_answer, produce_body

@@ -8,13 +8,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from uuid import UUID
 
-from broker.cluster.metadata_image import Endpoint
-from broker.config.settings import BrokerConfig
-from broker.log.partition import Partition
-from broker.protocol import replica_fetch
-from broker.replication.interfaces import PeerRequest, Then
-from broker.replication.replica_fetcher import ReplicaFetcher
-from broker.replication.replicas import FollowedPartition, FollowerHooks
+from logbus_broker.cluster.metadata_image import Endpoint
+from logbus_broker.config.settings import BrokerConfig
+from logbus_broker.log.partition import Partition
+from logbus_broker.protocol import replica_fetch
+from logbus_broker.replication.interfaces import PeerRequest, Then
+from logbus_broker.replication.replica_fetcher import ReplicaFetcher
+from logbus_broker.replication.replicas import FollowedPartition, FollowerHooks
+
 from tests.support.batches import plain_batch, stamped
 from tests.support.engine import ManualThreadPool
 from tests.support.logs import flush, open_log

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
-from broker.config.settings import BrokerConfig
-from broker.counters import NetworkCounters
-from broker.disk.filesystem import FileSystem, OpenFile
-from broker.errors import ProtocolError
-from broker.network.connection import Connection
+from logbus_broker.config.settings import BrokerConfig
+from logbus_broker.counters import NetworkCounters
+from logbus_broker.disk.filesystem import FileSystem, OpenFile
+from logbus_broker.errors import ProtocolError
+from logbus_broker.network.connection import Connection
+
 from tests.support.engine import Harness
 from tests.support.mutations import mutated_frame
 from tests.support.sockets import ScriptedSocket

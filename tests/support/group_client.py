@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from broker.api.handler import Pending
-from broker.protocol.api import APIS, ApiKey
-from broker.protocol.codec import request_class, response_class
+from logbus_broker.api.handler import Pending
+from logbus_broker.protocol.api import APIS, ApiKey
+from logbus_broker.protocol.codec import request_class, response_class
+
 from tests.support.engine import Harness
 from tests.support.kio_messages import read_response
 

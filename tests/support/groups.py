@@ -6,11 +6,12 @@ from collections.abc import Iterator, Mapping
 from itertools import count
 from typing import Any
 
-from broker.errors import MemberIdRequired, RequestError
-from broker.groups import messages
-from broker.groups.group import Group
-from broker.groups.members import Member, Members
-from broker.groups.rebalance import GroupRules
+from logbus_broker.errors import MemberIdRequired, RequestError
+from logbus_broker.groups import messages
+from logbus_broker.groups.group import Group
+from logbus_broker.groups.members import Member, Members
+from logbus_broker.groups.rebalance import GroupRules
+
 from tests.support.group_client import assignment, subscription
 
 SESSION_MS, REBALANCE_MS, DELAY_MS = 10_000, 60_000, 3_000

@@ -14,10 +14,10 @@ from logbus.loads.ledger import Ledger
 from logbus.loads.sinks import sink_for
 from logbus.model import Pipeline, WindowState
 from logbus.parsing import parser_for
+from logbus_spark.application import LoadState, WindowOutcome
 from sqlalchemy import Engine, create_engine, text
 from sqlalchemy.exc import DBAPIError
 
-from spark_jobs.application import LoadState, WindowOutcome
 from tests.support import oracle
 from tests.support.cutting import Act, Cut, Killed
 from tests.support.fake_log import FakeLog

@@ -5,8 +5,7 @@ from __future__ import annotations
 import uuid
 
 from hypothesis import strategies as st
-
-from broker.cluster import metadata_image
+from logbus_broker.cluster import metadata_image
 
 broker_ids = st.integers(0, 5)
 replica_lists = st.lists(broker_ids, min_size=1, max_size=4, unique=True).map(tuple)

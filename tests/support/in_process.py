@@ -22,11 +22,11 @@ from logbus.errors import RecordsLost, ShortRead
 from logbus.loads.ledger import Ledger
 from logbus.model import Pipeline
 from logbus.parsing import Parser, Unparsable
+from logbus_spark import application
+from logbus_spark.job import Run, TaskJob, TaskPlan, TaskResult
+from logbus_spark.load_task import load
+from logbus_spark.records import Records, read_plan
 
-from spark_jobs import application
-from spark_jobs.job import Run, TaskJob, TaskPlan, TaskResult
-from spark_jobs.load_task import load
-from spark_jobs.records import Records, read_plan
 from tests.support.fake_log import KEY, FakeLog
 from tests.support.ledgers import NOW
 

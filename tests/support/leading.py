@@ -10,17 +10,18 @@ from random import Random
 from typing import Any
 from uuid import UUID
 
-from broker.api.error_codes import code_of
-from broker.cluster import znodes
-from broker.cluster.metadata_image import PartitionState
-from broker.cluster.store import Create, Operation, Set, StoreEvents
-from broker.config.settings import BrokerConfig
-from broker.disk.filesystem import FileSlice
-from broker.log.partition_log import PartitionLog
-from broker.protocol import replica_fetch
-from broker.replication.fetch_sessions import FetchSession, TopicIdPartition
-from broker.replication.led_partition import LedPartition, PartitionProgress
-from broker.replication.replica_server import ReplicaServer
+from logbus_broker.api.error_codes import code_of
+from logbus_broker.cluster import znodes
+from logbus_broker.cluster.metadata_image import PartitionState
+from logbus_broker.cluster.store import Create, Operation, Set, StoreEvents
+from logbus_broker.config.settings import BrokerConfig
+from logbus_broker.disk.filesystem import FileSlice
+from logbus_broker.log.partition_log import PartitionLog
+from logbus_broker.protocol import replica_fetch
+from logbus_broker.replication.fetch_sessions import FetchSession, TopicIdPartition
+from logbus_broker.replication.led_partition import LedPartition, PartitionProgress
+from logbus_broker.replication.replica_server import ReplicaServer
+
 from tests.sim.world import Timeline
 from tests.sim.zookeeper import SimZooKeeper
 from tests.support.batches import plain_batch, stamped

@@ -19,11 +19,11 @@ from logbus.loads.sinks.iceberg import IcebergSink
 from logbus.model import MILLISECOND, Attempt, FrozenWindow, Pipeline, WindowCounts
 from logbus.parsing import parser_for
 from logbus.windows.rows import pipeline_of
+from logbus_spark.application import TaskReads, staged_window, to_reads
+from logbus_spark.job import TaskJob, TaskResult
+from logbus_spark.load_task import load
+from logbus_spark.records import Records
 
-from spark_jobs.application import TaskReads, staged_window, to_reads
-from spark_jobs.job import TaskJob, TaskResult
-from spark_jobs.load_task import load
-from spark_jobs.records import Records
 from tests.support.ledgers import NOW, World
 from tests.support.mended import MENDED
 

@@ -7,15 +7,16 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from broker.api.handler import Parts, Pending
-from broker.api.produce_fast_path import ProduceFastPath
-from broker.config.parsers import INT32_MAX
-from broker.config.settings import BrokerConfig
-from broker.counters import NetworkCounters
-from broker.network.connection import Connection
-from broker.network.poller import READ, RESET, Poller
-from broker.network.server import Server
-from broker.protocol.framing import Request
+from logbus_broker.api.handler import Parts, Pending
+from logbus_broker.api.produce_fast_path import ProduceFastPath
+from logbus_broker.config.parsers import INT32_MAX
+from logbus_broker.config.settings import BrokerConfig
+from logbus_broker.counters import NetworkCounters
+from logbus_broker.network.connection import Connection
+from logbus_broker.network.poller import READ, RESET, Poller
+from logbus_broker.network.server import Server
+from logbus_broker.protocol.framing import Request
+
 from tests.support.manual_clock import ManualClock
 from tests.support.sockets import ScriptedListener, ScriptedSocket
 

@@ -9,10 +9,11 @@ import random
 import struct
 from functools import cache
 
-from broker.protocol.api import APIS, ApiKey
-from broker.protocol.batch import read_header, write_header
-from broker.protocol.batch_builder import seal
-from broker.protocol.codec import request_class
+from logbus_broker.protocol.api import APIS, ApiKey
+from logbus_broker.protocol.batch import read_header, write_header
+from logbus_broker.protocol.batch_builder import seal
+from logbus_broker.protocol.codec import request_class
+
 from tests.support.batches import plain_batch, produced
 from tests.support.frames import captured_pairs
 from tests.support.wire import Wanted, fetch_body, produce_body

@@ -9,12 +9,12 @@ from collections.abc import Callable
 from typing import Any
 
 from logbus.waiting import PATIENCE_SECONDS, wait_until
+from logbus_broker.cluster.metadata_image import Endpoint
+from logbus_broker.config.settings import BrokerConfig
+from logbus_broker.network.peer import Addresses, PeerConnections
+from logbus_broker.network.poller import Poller
+from logbus_broker.replication.interfaces import PeerRequest
 
-from broker.cluster.metadata_image import Endpoint
-from broker.config.settings import BrokerConfig
-from broker.network.peer import Addresses, PeerConnections
-from broker.network.poller import Poller
-from broker.replication.interfaces import PeerRequest
 from tests.support.manual_clock import ManualClock
 
 HELLO = 18

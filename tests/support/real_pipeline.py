@@ -17,9 +17,9 @@ from logbus.loads.ledger import Ledger
 from logbus.loads.sinks import sink_for
 from logbus.model import AuditReport, Pipeline
 from logbus.parsing import parser_for
+from logbus_spark.application import WindowOutcome
 from sqlalchemy import Engine
 
-from spark_jobs.application import WindowOutcome
 from tests.support import oracle
 from tests.support.broker import AnyBroker
 from tests.support.in_process import driver

@@ -6,14 +6,15 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from broker.log.leader_epochs import LeaderEpochs
-from broker.log.partition import Partition
-from broker.log.partition_log import PartitionLog
-from broker.log.producer_state import ProducerState, ProducerStates
-from broker.log.truncation import TruncationTicket
-from broker.protocol.batch import read_header
-from broker.protocol.batch_builder import NewRecord, build_batch
-from broker.protocol.validation import split_replicated
+from logbus_broker.log.leader_epochs import LeaderEpochs
+from logbus_broker.log.partition import Partition
+from logbus_broker.log.partition_log import PartitionLog
+from logbus_broker.log.producer_state import ProducerState, ProducerStates
+from logbus_broker.log.truncation import TruncationTicket
+from logbus_broker.protocol.batch import read_header
+from logbus_broker.protocol.batch_builder import NewRecord, build_batch
+from logbus_broker.protocol.validation import split_replicated
+
 from tests.sim.disk import SimDisk
 from tests.support.batches import NOW_MS, stamped
 from tests.support.logs import open_log

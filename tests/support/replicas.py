@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from broker.log.partition import Partition
-from broker.protocol.validation import validate_new_batch
+from logbus_broker.log.partition import Partition
+from logbus_broker.protocol.validation import validate_new_batch
+
 from tests.support.engine import Harness, batch
 
 

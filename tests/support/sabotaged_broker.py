@@ -19,9 +19,9 @@ from tests.support.saboteur import BEFORE
 
 # How long failed work rests before it is tried again.
 SHORT_PAUSES = (
-    "broker.log.cleaner:REST_SECONDS_MIN=0.2",
-    "broker.log.cleaner:REST_SECONDS_MAX=0.5",
-    "broker.engine:_DEFECTIVE_PAUSE_SECONDS=0.2",
+    "logbus_broker.log.cleaner:REST_SECONDS_MIN=0.2",
+    "logbus_broker.log.cleaner:REST_SECONDS_MAX=0.5",
+    "logbus_broker.engine:_DEFECTIVE_PAUSE_SECONDS=0.2",
 )
 
 

@@ -1,7 +1,7 @@
 """A broker that fails on order: `python -m tests.support.saboteur [--step MODULE:NAME]... [--set MODULE:NAME=N]... serve ...`.
 
-It is `python -m broker` with a file system between the node and the disk that counts every call and fails those it was ordered to
-fail, and with wrappers around the named functions (`broker.engine:Engine.end_turn`) that raise what they were ordered to raise.
+It is `python -m logbus_broker` with a file system between the node and the disk that counts every call and fails those it was ordered to
+fail, and with wrappers around the named functions (`logbus_broker.engine:Engine.end_turn`) that raise what they were ordered to raise.
 Otherwise it is the real process, with the same loop, threads, sockets and signals, except for constants that are `--set`: pauses
 that last a minute in production.
 
@@ -40,10 +40,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import broker.node
-from broker import cli
-from broker.disk.filesystem import FileSystem, OpenFile
-from broker.disk.kernel_sync import KernelSync
+from logbus_broker import cli, node
+from logbus_broker.disk.filesystem import FileSystem, OpenFile
+from logbus_broker.disk.kernel_sync import KernelSync
 
 BEFORE, AFTER, PARTLY = "before", "after", "partly"
 ERRORS: dict[str, Callable[[], BaseException]] = {
@@ -225,14 +224,14 @@ def main(argv: Sequence[str] | None = None) -> None:
         sabotage_step(orders, step)
     for constant in own.set:
         set_constant(constant)
-    build = broker.node.LogBroker
+    build = node.LogBroker
 
     def sabotaged_node(config: Any) -> Any:
         filesystem = SabotagedFileSystem(orders, config.log_dirs)
         sabotage_kernel(filesystem)
         return build(config, filesystem=filesystem)
 
-    broker.node.LogBroker = sabotaged_node  # type: ignore[assignment,misc]
+    node.LogBroker = sabotaged_node  # type: ignore[assignment,misc]
     threading.Thread(target=take_orders, args=(orders,), daemon=True).start()
     cli.main(rest)
 

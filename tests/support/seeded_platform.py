@@ -28,9 +28,9 @@ from logbus.loads.engine import connect
 from logbus.loads.ledger import Ledger
 from logbus.loads.sinks import sink_for
 from logbus.model import HOUR, Attempt, Interval, Pipeline, TaskKey, milliseconds
+from logbus_spark.application import Application, WindowOutcome
 from sqlalchemy import Engine
 
-from spark_jobs.application import Application, WindowOutcome
 from tests.support.in_process import replace_spark
 from tests.support.ledgers import remember_dag
 from tests.support.topics import create_topic, delete_before, send

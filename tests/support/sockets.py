@@ -6,8 +6,8 @@ import itertools
 import os
 import socket
 
-from broker.disk.filesystem import FileSlice
-from broker.network.buffers import Output
+from logbus_broker.disk.filesystem import FileSlice
+from logbus_broker.network.buffers import Output
 
 _NUMBERS = itertools.count(1000)
 

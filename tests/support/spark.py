@@ -18,9 +18,9 @@ from logbus.kafka.topics import Topics
 from logbus.loads.engine import connect
 from logbus.loads.ledger import Ledger
 from logbus.model import Attempt
+from logbus_spark.application import WindowOutcome
 from pyspark.sql import SparkSession
 
-from spark_jobs.application import WindowOutcome
 from tests.support.in_process import driver
 
 LoadInProcess = Callable[..., list[WindowOutcome]]

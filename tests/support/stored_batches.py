@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from broker.disk.filesystem import FileSystem
-from broker.log.segment import checksum_matches, scan_headers
-from broker.protocol.records import read_records
+from logbus_broker.disk.filesystem import FileSystem
+from logbus_broker.log.segment import checksum_matches, scan_headers
+from logbus_broker.protocol.records import read_records
 
 
 @dataclass(frozen=True, slots=True)

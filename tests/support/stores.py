@@ -13,10 +13,10 @@ from random import Random
 from typing import Any
 
 from logbus.waiting import PATIENCE_SECONDS, wait_until
+from logbus_broker.clock import SystemClock
+from logbus_broker.cluster.store import Children, Found, NoNode, Operation, Outcome, Store
+from logbus_broker.cluster.zookeeper import ZooKeeperStore
 
-from broker.clock import SystemClock
-from broker.cluster.store import Children, Found, NoNode, Operation, Outcome, Store
-from broker.cluster.zookeeper import ZooKeeperStore
 from tests.sim.world import Timeline
 from tests.sim.zookeeper import SimZooKeeper
 from tests.support.link import Link

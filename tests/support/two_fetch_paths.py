@@ -12,9 +12,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from broker.config.settings import LogConfig
-from broker.protocol.api import ApiKey
-from broker.protocol.batch_builder import NewRecord, build_batch
+from logbus_broker.config.settings import LogConfig
+from logbus_broker.protocol.api import ApiKey
+from logbus_broker.protocol.batch_builder import NewRecord, build_batch
+
 from tests.support.two_paths import PARTITIONS, Clients, Rivals, count_of, head_of, play, produce_frame, string_of
 
 _FLEXIBLE_FROM, _IDS_FROM, _REPLICA_TAGGED_FROM = 12, 13, 15

@@ -15,13 +15,14 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from broker.config.settings import LogConfig
-from broker.counters import NetworkCounters
-from broker.disk.filesystem import FileSystem
-from broker.errors import ProtocolError
-from broker.network.connection import Connection
-from broker.protocol.api import ApiKey
-from broker.protocol.batch_builder import NewRecord, build_batch
+from logbus_broker.config.settings import LogConfig
+from logbus_broker.counters import NetworkCounters
+from logbus_broker.disk.filesystem import FileSystem
+from logbus_broker.errors import ProtocolError
+from logbus_broker.network.connection import Connection
+from logbus_broker.protocol.api import ApiKey
+from logbus_broker.protocol.batch_builder import NewRecord, build_batch
+
 from tests.support.admin import SET, TOPIC, alter
 from tests.support.batches import altered
 from tests.support.engine import Harness

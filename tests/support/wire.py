@@ -9,8 +9,8 @@ from typing import Any
 from kio.schema.fetch.v12 import request as fetch_request
 from kio.schema.produce.v9 import request as produce_request
 from kio.static.primitive import i32Timedelta
+from logbus_broker.protocol.api import ApiKey
 
-from broker.protocol.api import ApiKey
 from tests.support.kio_messages import read_response, written
 
 

@@ -18,13 +18,13 @@ from types import TracebackType
 from typing import Any, Self
 
 from logbus.waiting import PATIENCE_SECONDS
+from logbus_broker.protocol.api import APIS, ApiKey, ErrorCode
+from logbus_broker.protocol.batch import read_header
+from logbus_broker.protocol.batch_builder import NewRecord, build_batch
+from logbus_broker.protocol.codec import request_class, response_class
+from logbus_broker.protocol.records import Record, read_records
 
 from benchmarks.costs.wire import whole_batches
-from broker.protocol.api import APIS, ApiKey, ErrorCode
-from broker.protocol.batch import read_header
-from broker.protocol.batch_builder import NewRecord, build_batch
-from broker.protocol.codec import request_class, response_class
-from broker.protocol.records import Record, read_records
 from tests.support import admin
 from tests.support.group_client import GroupRequests, encode
 from tests.support.raw_client import Closed, RawClient

@@ -16,7 +16,7 @@ from pathlib import Path
 from scripts.code_figures import PRONOUNS, bindings
 
 PROJECT = Path(__file__).parents[2]
-ROOMS = ("broker", "plugins/logbus", "spark_jobs")
+ROOMS = ("broker/logbus_broker", "plugins/logbus", "spark_jobs/logbus_spark")
 SMALL_LINES_MAX = 25
 SMALL_MODULES_MAX = 45
 
@@ -25,31 +25,31 @@ COMMENTS_MIN = 4.0
 COMMENTS_IN_HARD_FILES_MIN = 5.0
 # States, invariants and orders of steps that a reader cannot guess: whoever changes one of these has to find out why it is so.
 HARD_FILES = (
-    "broker/cluster/leader_election.py",
-    "broker/cluster/metadata_watcher.py",
-    "broker/cluster/registration.py",
-    "broker/cluster/metadata_writes.py",
-    "broker/cluster/zookeeper.py",
-    "broker/engine.py",
-    "broker/groups/coordinator.py",
-    "broker/groups/group.py",
-    "broker/api/produce_fast_path.py",
-    "broker/api/fetch_fast_path.py",
-    "broker/network/connection.py",
-    "broker/network/server.py",
-    "broker/log/cleaner.py",
-    "broker/log/high_watermark.py",
-    "broker/log/flusher.py",
-    "broker/log/partition.py",
-    "broker/log/producer_state.py",
-    "broker/replication/replica_fetcher.py",
-    "broker/replication/leader.py",
-    "broker/replication/led_partition.py",
-    "broker/replication/replica_manager.py",
-    "broker/log/compaction.py",
-    "broker/log/log_directory.py",
-    "broker/log/partition_log.py",
-    "broker/log/recovery.py",
+    "broker/logbus_broker/cluster/leader_election.py",
+    "broker/logbus_broker/cluster/metadata_watcher.py",
+    "broker/logbus_broker/cluster/registration.py",
+    "broker/logbus_broker/cluster/metadata_writes.py",
+    "broker/logbus_broker/cluster/zookeeper.py",
+    "broker/logbus_broker/engine.py",
+    "broker/logbus_broker/groups/coordinator.py",
+    "broker/logbus_broker/groups/group.py",
+    "broker/logbus_broker/api/produce_fast_path.py",
+    "broker/logbus_broker/api/fetch_fast_path.py",
+    "broker/logbus_broker/network/connection.py",
+    "broker/logbus_broker/network/server.py",
+    "broker/logbus_broker/log/cleaner.py",
+    "broker/logbus_broker/log/high_watermark.py",
+    "broker/logbus_broker/log/flusher.py",
+    "broker/logbus_broker/log/partition.py",
+    "broker/logbus_broker/log/producer_state.py",
+    "broker/logbus_broker/replication/replica_fetcher.py",
+    "broker/logbus_broker/replication/leader.py",
+    "broker/logbus_broker/replication/led_partition.py",
+    "broker/logbus_broker/replication/replica_manager.py",
+    "broker/logbus_broker/log/compaction.py",
+    "broker/logbus_broker/log/log_directory.py",
+    "broker/logbus_broker/log/partition_log.py",
+    "broker/logbus_broker/log/recovery.py",
     "plugins/logbus/kafka/client.py",
     "plugins/logbus/kafka/exact_reader.py",
     "plugins/logbus/loads/attempts.py",
@@ -61,8 +61,8 @@ HARD_FILES = (
     "plugins/logbus/web/cells.py",
     "plugins/logbus/loads/commit.py",
     "plugins/logbus/loads/redrive.py",
-    "spark_jobs/application.py",
-    "spark_jobs/load_task.py",
+    "spark_jobs/logbus_spark/application.py",
+    "spark_jobs/logbus_spark/load_task.py",
 )
 
 LAYOUT = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}

@@ -57,7 +57,7 @@ SECTIONS = {
     },
     "Administer": {
         "up": ("logbus.cli.up:command", "Run the broker and a PostgreSQL on this machine until Ctrl-C."),
-        "broker": ("logbus.cli.up:broker_command", "Run the log broker (python -m broker)."),
+        "broker": ("logbus.cli.up:broker_command", "Run the log broker (python -m logbus_broker)."),
         "cluster": ("logbus.cli.cluster:command", "Show brokers, leaders, and replicas that are not in sync."),
         "topic": ("logbus.cli.topic:command", "List, create, describe, change and delete topics."),
         "group": ("logbus.cli.group:command", "List, describe and delete consumer groups, and move their offsets."),
@@ -148,6 +148,11 @@ def exit_with_status(ctx: click.Context, run: Callable[[], object]) -> object:
         if error.errno not in ERRORS_OF_THE_MACHINE:
             raise
         message, code = os_error_line(error), ExitCode.FAILED
+    except ModuleNotFoundError as error:
+        missing = errors.ExtraMissing.of(error)
+        if missing is None:
+            raise
+        message, code = f"error: {missing}", exit_codes.of_error(missing)
     except Exception as error:
         from logbus.windows.sql_errors import refusal_of  # imports SQLAlchemy, as whatever raised such an error has
 

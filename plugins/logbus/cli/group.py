@@ -199,7 +199,7 @@ def deletion_summary(group: GroupReading) -> dict[str, Any]:
 DURATION = re.compile(r"P(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+)S)?)?", re.IGNORECASE)
 
 
-class Duration(click.ParamType[timedelta]):
+class Duration(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.4 on
     """An ISO 8601 duration, `PnDTnHnMnS`, as kafka-consumer-groups takes it."""
 
     name = "duration"

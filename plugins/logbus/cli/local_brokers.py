@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from logbus import spark_submit, waiting
+from logbus import errors, spark_submit, waiting
 from logbus.cli.processes import Program, StackError, SupervisedProcess, Supervisor, accepts_connections
 from logbus.java import INSTALL, program
 
@@ -66,6 +66,7 @@ class LocalBrokers:
 
     def start(self) -> None:
         """Starts all of them; returns when each accepts connections and lists all the others."""
+        errors.require("logbus_broker")
         if self._zookeeper_port is not None:
             self._start_zookeeper(self._zookeeper_port)
         started = [self._brokers.start(program) for program in self.programs()]
@@ -141,7 +142,7 @@ class LocalBrokers:
         options = [word for key, value in overrides.items() for word in ("--override", f"{key}={value}")]
         return Program(
             name=name,
-            command=[sys.executable, "-m", "broker", "serve", *options],
+            command=[sys.executable, "-m", "logbus_broker", "serve", *options],
             environment=self._environment,
             directory=self._run_directory,
             working_directory=self.home,

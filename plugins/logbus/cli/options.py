@@ -30,7 +30,7 @@ TABLE, JSON = "table", "json"
 SECRET_WORDS = ("password", "secret", "key.pem", "oauthbearer.config", "sasl.jaas")
 
 
-class Instant(click.ParamType[datetime]):
+class Instant(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.4 on
     """An ISO 8601 instant; UTC where no zone is given."""
 
     name = "instant"
@@ -47,7 +47,7 @@ class Instant(click.ParamType[datetime]):
             self.fail(f"{error}{meant}", param, ctx)
 
 
-class Hours(click.ParamType[float]):
+class Hours(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.4 on
     """Hours, as a number or with a unit: `36`, `36h`, `7d`."""
 
     name = "hours"
@@ -62,7 +62,7 @@ class Hours(click.ParamType[float]):
         return float(match[1]) * self.UNITS[match[2]]
 
 
-class TimeZone(click.ParamType[ZoneInfo]):
+class TimeZone(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.4 on
     """A zone by its name in the IANA database."""
 
     name = "zone"
@@ -76,7 +76,7 @@ class TimeZone(click.ParamType[ZoneInfo]):
             self.fail(f"{value!r} is not a time zone that this machine knows; write it like Europe/Berlin or UTC", param, ctx)
 
 
-class Setting(click.ParamType[tuple[str, str]]):
+class Setting(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.4 on
     """`name=value`."""
 
     name = "name=value"

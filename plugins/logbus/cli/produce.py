@@ -24,7 +24,7 @@ FINISH_SECONDS_MAX = 10.0  # for what is in flight when the command is interrupt
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 
 
-class Delimiter(click.ParamType[bytes]):
+class Delimiter(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.4 on
     """Bytes, with the escapes that people type."""
 
     name = "text"

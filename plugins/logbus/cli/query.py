@@ -27,14 +27,10 @@ NO_TABLE = re.compile(r"Table with name (\S+) does not exist")
 @options.json_option
 def command(statement: str, warehouse_url: str, as_json: bool) -> None:
     """Run the SQL STATEMENT over the Iceberg tables of pipelines. It sees each window as a whole, or not at all."""
-    try:
-        import duckdb
+    import duckdb
 
-        from logbus.loads.duckdb_views import query
-    except ModuleNotFoundError as error:
-        raise errors.UserError(
-            f"queries need {error.name}, which is not installed: pip install 'logbus[iceberg,duckdb]'"
-        ) from None
+    from logbus.loads.duckdb_views import query
+
     engine = connect(warehouse_url)
     create_ledger(engine)
     pipelines = Ledger(engine).pipelines()

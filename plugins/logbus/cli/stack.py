@@ -208,9 +208,9 @@ def lock_home(home: Path) -> int:
 
 def project_directory() -> Path:
     """The checkout we run from: the directory with dags/ and plugins/ next to spark_jobs/."""
-    spec = importlib.util.find_spec("spark_jobs")
+    spec = importlib.util.find_spec("logbus_spark")
     locations = list(spec.submodule_search_locations or []) if spec is not None else []
-    project = Path(locations[0]).parent if locations else Path()
+    project = Path(locations[0]).parents[1] if locations else Path()
     if not (project / "dags").is_dir() or not (project / "plugins").is_dir():
         raise errors.UserError(
             "there is no dags/ and plugins/ here: run from a checkout of the project (`uv sync` installs it in place)"

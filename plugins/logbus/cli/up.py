@@ -3,8 +3,8 @@
 For trials and development: what is stored stays in one directory, and the next start finds it. The file exists exactly while both
 answer; it holds addresses and no password (the server listens on its owner's unix socket).
 
-`logbus broker` hands the terminal over to `python -m broker`: the pipeline reaches the broker over the wire only, and imports
-nothing of it.
+`logbus broker` hands the terminal over to `python -m logbus_broker`: the pipeline reaches the broker over the wire only, and
+imports nothing of it.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import click
 from rich.console import Console
 from sqlalchemy import make_url
 
+from logbus import errors
 from logbus.cli import options, output, signals
 from logbus.cli.stack import MEMORABLE_PORTS, LocalStack, as_typed, project_directory, stay_up
 from logbus.loads.embedded import binary
@@ -136,7 +137,8 @@ def addresses(stack: LocalStack) -> Mapping[str, str]:
 @click.command("broker", context_settings={"ignore_unknown_options": True, "help_option_names": []})
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def broker_command(arguments: tuple[str, ...]) -> None:
-    """Run the log broker; all arguments go to `python -m broker`."""
+    """Run the log broker; all arguments go to `python -m logbus_broker`."""
+    errors.require("logbus_broker")
     sys.stdout.flush()
     sys.stderr.flush()
-    os.execv(sys.executable, [sys.executable, "-m", "broker", *arguments])
+    os.execv(sys.executable, [sys.executable, "-m", "logbus_broker", *arguments])

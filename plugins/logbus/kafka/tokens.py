@@ -19,6 +19,7 @@ from datetime import UTC
 from functools import partial
 from typing import Any
 
+from logbus import errors
 from logbus.errors import UserError
 
 TokenFunction = Callable[[str], tuple[str, float]]
@@ -53,9 +54,12 @@ def recipe_of(config: Mapping[str, Any]) -> str | None:
 def token_function(recipe: str) -> TokenFunction:
     """What the recipe names. `UserError` with what to install or to correct."""
     if recipe.startswith(MSK):
-        return partial(msk_token, _extra("aws_msk_iam_sasl_signer", "msk").MSKAuthTokenProvider, recipe.removeprefix(MSK))
+        errors.require("aws_msk_iam_sasl_signer")
+        from aws_msk_iam_sasl_signer import MSKAuthTokenProvider
+
+        return partial(msk_token, MSKAuthTokenProvider, recipe.removeprefix(MSK))
     if recipe == GCP:
-        _extra("google.auth", GCP)
+        errors.require("google.auth")
         return gcp_token
     module, _, name = recipe.rpartition(".")
     try:
@@ -65,13 +69,6 @@ def token_function(recipe: str) -> TokenFunction:
     if not callable(function):
         raise UserError(f"oauth_cb is {recipe!r}, which is not a function")
     return function
-
-
-def _extra(module: str, extra: str) -> Any:
-    try:
-        return importlib.import_module(module)
-    except ImportError:
-        raise UserError(f"tokens of this cluster need another package: pip install 'logbus[{extra}]'") from None
 
 
 def msk_token(provider: Any, region: str, config: str) -> tuple[str, float]:

@@ -198,9 +198,7 @@ def binary(name: str) -> Path:
     """A PostgreSQL program from the wheel, found without importing it."""
     spec = importlib.util.find_spec(PROGRAMS_PACKAGE)
     if spec is None or not spec.submodule_search_locations:
-        raise errors.WarehouseUnavailable(
-            f"the package {PROGRAMS_PACKAGE} is not installed: install it, or give the URL of a server"
-        )
+        raise errors.ExtraMissing.naming(PROGRAMS_PACKAGE)
     return Path(spec.submodule_search_locations[0]) / PROGRAMS_FOLDER / name
 
 

@@ -14,8 +14,8 @@ from collections.abc import AsyncIterator, Callable, Hashable, Sequence
 from datetime import datetime
 from typing import Any
 
+from airflow import __version__ as airflow_version
 from airflow.triggers.base import BaseEventTrigger, TriggerEvent
-from airflow.triggers.shared_stream import AdvanceItem, SharedStreamProducer
 from airflow.utils.log.logging_mixin import LoggingMixin
 from sqlalchemy import Engine
 
@@ -23,6 +23,13 @@ from logbus.hooks.warehouse import WarehouseHook
 from logbus.model import Interval, Pipeline, instant_text, utc_now
 from logbus.sensors.window_loaded import AWAY, POLL_SECONDS_DEFAULT, Answer, ask_ledger
 from logbus.windows.announcements import Stage, begin_watch, note_announced, unannounced
+
+try:
+    from airflow.triggers.shared_stream import AdvanceItem, SharedStreamProducer
+except ModuleNotFoundError:
+    raise ImportError(
+        f"WindowEventTrigger needs Airflow 3.3 or newer, this is {airflow_version}: wait with WindowLoadedSensor instead"
+    ) from None
 
 
 class WindowEventTrigger(BaseEventTrigger):

@@ -34,9 +34,12 @@ def check_java(machine: Machine) -> Iterator[Finding]:
 
 def check_spark(machine: Machine) -> Iterator[Finding]:
     """What is installed, where SPARK_HOME points, which Python the workers use."""
-    versions = {name: installed(name) for name in ("pyspark", "pyspark-client")}
+    versions = {name: version for name in ("pyspark", "pyspark-client") if (version := installed(name))}
+    if "pyspark" not in versions:
+        yield note("spark", "no pyspark is installed here", "pip install 'logbus[spark]', for loads on this machine")
+        return
     if len(set(versions.values())) > 1:
-        shown = ", ".join(f"{name} {version or 'is not installed'}" for name, version in versions.items())
+        shown = ", ".join(f"{name} {version}" for name, version in versions.items())
         message = f"{shown}: they install into the same directory, so one overwrites the other"
         yield error(
             "spark",
@@ -44,7 +47,7 @@ def check_spark(machine: Machine) -> Iterator[Finding]:
             f"reinstall both in one version: pyspark=={versions['pyspark']} pyspark-client=={versions['pyspark']}",
         )
     else:
-        yield ok("spark", f"pyspark and pyspark-client {versions['pyspark']}")
+        yield ok("spark", f"{' and '.join(versions)} {versions['pyspark']}")
     yield from _check_home(machine, versions["pyspark"])
     yield from _check_python(machine)
 
@@ -84,6 +87,8 @@ def _check_python(machine: Machine) -> Iterator[Finding]:
 
 def check_spark_submit(machine: Machine) -> Iterator[Finding]:
     """Does it start? It needs a Java that works, and takes some seconds."""
+    if installed("pyspark") is None:
+        return
     program = spark_submit.spark_submit_binary()
     # Spark's scripts look for a Python that has pyspark; without an activated environment, the one on the PATH does not.
     # Loads set ours, so this check does, too.
@@ -125,20 +130,20 @@ def check_versions(machine: Machine) -> Iterator[Finding]:
             "versions", "Airflow does not find the provider logbus", "install logbus as a distribution: uv pip install -e ."
         )
     if not wrong:
-        shown = ", ".join(f"{name} {installed(name)}" for name in SHOWN)
+        shown = ", ".join(f"{name} {version}" for name in SHOWN if (version := installed(name)))
         yield ok("versions", f"Python {sys.version.split()[0]}, {shown}")
 
 
 def _unmet() -> Iterator[tuple[str, str, str | None]]:
-    """Name, requirement and installed version of each requirement that is not met."""
+    """Name, requirement and installed version of each requirement that is not met; of extras, only what is installed counts."""
     from packaging.requirements import Requirement
 
     for text in metadata.requires("logbus") or []:
         requirement = Requirement(text)
-        if requirement.marker is not None and not requirement.marker.evaluate({"extra": ""}):
-            continue
+        is_optional = requirement.marker is not None and not requirement.marker.evaluate({"extra": ""})
         version = installed(requirement.name)
-        if version is None or not requirement.specifier.contains(version, prereleases=True):
+        is_met = is_optional if version is None else requirement.specifier.contains(version, prereleases=True)
+        if not is_met:
             yield requirement.name, str(requirement).partition(";")[0].strip(), version
 
 

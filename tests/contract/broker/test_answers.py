@@ -14,11 +14,11 @@ from uuid import UUID
 
 import pytest
 from logbus.waiting import wait_until
+from logbus_broker.protocol.api import ApiKey
+from logbus_broker.protocol.batch_builder import NewRecord, build_batch
+from logbus_broker.protocol.codec import request_class, response_class
+from logbus_broker.protocol.schema import Field, describe
 
-from broker.protocol.api import ApiKey
-from broker.protocol.batch_builder import NewRecord, build_batch
-from broker.protocol.codec import request_class, response_class
-from broker.protocol.schema import Field, describe
 from tests.support.engine import Harness
 from tests.support.raw_client import RawClient
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from random import Random
 
 import pytest
+from logbus_broker.cluster.store import Check, Committed, Create, Node, NoNode, Refused, Set, Unknown
 
-from broker.cluster.store import Check, Committed, Create, Node, NoNode, Refused, Set, Unknown
 from tests.sim.world import Timeline
 from tests.sim.zookeeper import SimZooKeeper
 from tests.sim.zookeeper_store import SimStore

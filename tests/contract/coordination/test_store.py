@@ -5,8 +5,7 @@ from __future__ import annotations
 from random import Random
 
 import pytest
-
-from broker.cluster.store import (
+from logbus_broker.cluster.store import (
     TRANSACTION_BYTES_MAX,
     Check,
     Committed,
@@ -20,6 +19,7 @@ from broker.cluster.store import (
     Set,
     Unknown,
 )
+
 from tests.contract.coordination.conftest import real_stores
 from tests.support.stores import SimulatedStores, StoreClient, Stores
 from tests.support.zookeeper import RunningZooKeeper

@@ -14,12 +14,12 @@ from logbus.loads.engine import connect
 from logbus.loads.ledger import Ledger
 from logbus.model import FrozenWindow, Interval, Pipeline, milliseconds
 from logbus.windows.handover import parse_content
+from logbus_spark.application import Application, WindowOutcome
+from logbus_spark.given_windows import SOURCE_NAME, windows_source
+from logbus_spark.job import pack
 from pyspark.sql import SparkSession
 from sqlalchemy import text
 
-from spark_jobs.application import Application, WindowOutcome
-from spark_jobs.given_windows import SOURCE_NAME, windows_source
-from spark_jobs.job import pack
 from tests.support.broker import AnyBroker
 from tests.support.in_process import driver
 from tests.support.topics import create_topic, send

@@ -17,10 +17,10 @@ from logbus.loads.sinks.iceberg import IcebergSink
 from logbus.loads.sinks.snapshot_entry import LedgerEntry, entry_of, from_json
 from logbus.loads.tally import Published
 from logbus.model import FrozenWindow, WindowState
+from logbus_spark.load_task import load
 from pyiceberg.table import Table
 from sqlalchemy import event
 
-from spark_jobs.load_task import load
 from tests.support.ledgers import NOW, at
 from tests.support.loads import Loading
 from tests.support.sinks import HOUR_TEN, Bench, audit, files_of, maintain

@@ -10,8 +10,8 @@ import pytest
 from kafka import KafkaConsumer, TopicPartition
 from kafka.errors import CorruptRecordError
 from logbus.waiting import PATIENCE_SECONDS
+from logbus_broker.protocol.api import ApiKey
 
-from broker.protocol.api import ApiKey
 from tests.support.batches import plain_batch
 from tests.support.broker import LogbusBroker
 from tests.support.raw_client import Closed, RawClient

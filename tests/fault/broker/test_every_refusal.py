@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 from confluent_kafka import KafkaError
 from logbus.waiting import wait_until
+from logbus_broker.logs import BROKER_BUG
 
-from broker.logs import BROKER_BUG
 from tests.support.killing import PARTITIONS, Sender
 from tests.support.sabotaged_broker import SabotagedBroker
 from tests.support.saboteur import AFTER, BEFORE, PARTLY

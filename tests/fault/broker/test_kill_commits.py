@@ -5,8 +5,9 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
-from broker.protocol.api import ApiKey
-from broker.protocol.codec import request_class, response_class
+from logbus_broker.protocol.api import ApiKey
+from logbus_broker.protocol.codec import request_class, response_class
+
 from tests.support.broker import LogbusBroker
 from tests.support.raw_client import RawClient
 from tests.support.topics import create_topic

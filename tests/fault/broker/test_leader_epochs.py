@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from logbus.waiting import PATIENCE_SECONDS
+from logbus_broker.protocol.api import ApiKey
 
 from benchmarks.peers.logbus import LogbusBroker
-from broker.protocol.api import ApiKey
 from tests.support.kafka_peer import jvm_tools_or_skip
 from tests.support.protocol_page import claims
 from tests.support.recording_proxy import RecordingProxy

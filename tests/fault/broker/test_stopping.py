@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 from logbus.waiting import wait_until
+from logbus_broker.protocol.api import ApiKey
 
-from broker.protocol.api import ApiKey
 from tests.support.batches import plain_batch
 from tests.support.broker import LogbusBroker
 from tests.support.killing import PARTITIONS, Sender

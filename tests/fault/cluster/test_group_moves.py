@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, KafkaException, TopicPartition
 from logbus.waiting import wait_until
+from logbus_broker.cluster.topic_registry import OFFSETS_TOPIC, partition_of_group
+from logbus_broker.protocol.api import ApiKey
+from logbus_broker.protocol.codec import request_class, response_class
 
-from broker.cluster.topic_registry import OFFSETS_TOPIC, partition_of_group
-from broker.protocol.api import ApiKey
-from broker.protocol.codec import request_class, response_class
 from tests.support.clusters import RunningCluster
 from tests.support.group_client import encode
 from tests.support.ordeal import create_replicated

@@ -14,8 +14,8 @@ from airflow.sdk.exceptions import AirflowFailException
 from logbus.errors import LoadFailed, LogbusError, UserError
 from logbus.operators.load_window import LoadWindowOperator
 from logbus.waiting import wait_until
+from logbus_spark.application import LoadState
 
-from spark_jobs.application import LoadState
 from tests.support.airflow_context import run_context
 from tests.support.cluster_loads import HOUR, PIPELINE, StartTask, Task, nothing, tokens
 from tests.support.ledgers import NOW, at

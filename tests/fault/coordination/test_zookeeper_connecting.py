@@ -10,10 +10,10 @@ from contextlib import ExitStack
 import pytest
 from kazoo.client import KazooClient
 from kazoo.security import make_acl
+from logbus_broker.clock import SystemClock
+from logbus_broker.cluster.store import Committed, Create, StoreEvents, Unknown
+from logbus_broker.cluster.zookeeper import ZooKeeperStore
 
-from broker.clock import SystemClock
-from broker.cluster.store import Committed, Create, StoreEvents, Unknown
-from broker.cluster.zookeeper import ZooKeeperStore
 from tests.support.stores import RealStores
 from tests.support.zookeeper import RunningServer
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from logbus_broker.cluster.store import Committed, Create, Node, Set
 
-from broker.cluster.store import Committed, Create, Node, Set
 from tests.support.stores import RealStores, StoreClient
 from tests.support.zookeeper import RunningZooKeeper
 

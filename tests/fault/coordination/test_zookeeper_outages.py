@@ -8,9 +8,9 @@ import time
 import pytest
 from kazoo.client import KazooClient
 from logbus.waiting import PATIENCE_SECONDS
+from logbus_broker.cluster import store
+from logbus_broker.cluster.store import Committed, Create, Node, NoNode, Reason, Refused, Set, Unknown
 
-from broker.cluster import store
-from broker.cluster.store import Committed, Create, Node, NoNode, Reason, Refused, Set, Unknown
 from tests.support.stores import RealStores, StoreClient
 from tests.support.zookeeper import RunningServer, RunningZooKeeper
 

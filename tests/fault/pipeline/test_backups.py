@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from logbus.loads.embedded import EmbeddedPostgres, binary
 from logbus.loads.engine import connect, libpq_uri
+from logbus_spark.application import LoadState
 from sqlalchemy import Engine
 
-from spark_jobs.application import LoadState
 from tests.support.real_pipeline import RealPipeline
 from tests.support.restoring import RestorableBroker
 

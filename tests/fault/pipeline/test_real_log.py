@@ -13,10 +13,10 @@ import pytest
 from logbus.loads.engine import connect
 from logbus.model import milliseconds
 from logbus.waiting import wait_until
+from logbus_spark import records
+from logbus_spark.application import LoadState, WindowOutcome
 from sqlalchemy import Engine
 
-from spark_jobs import records
-from spark_jobs.application import LoadState, WindowOutcome
 from tests.support.broker import AnyBroker, LogbusBroker, any_broker
 from tests.support.ledgers import at
 from tests.support.real_pipeline import RealPipeline

@@ -6,9 +6,9 @@ import pytest
 from confluent_kafka import Producer
 from logbus.errors import TransactionOpen
 from logbus.waiting import PATIENCE_SECONDS
+from logbus_spark.application import LoadState
 from sqlalchemy import Engine
 
-from spark_jobs.application import LoadState
 from tests.support.kafka_peer import ApacheKafka
 from tests.support.ledgers import stamps
 from tests.support.real_pipeline import RealPipeline

@@ -14,12 +14,12 @@ from pathlib import Path
 import pytest
 from logbus.loads.embedded import EmbeddedPostgres
 from logbus.loads.engine import connect
+from logbus_spark.application import LoadState
+from logbus_spark.job import TaskPlan
+from logbus_spark.records import Records
+from logbus_spark.sinks import postgres
 from sqlalchemy import Engine
 
-from spark_jobs.application import LoadState
-from spark_jobs.job import TaskPlan
-from spark_jobs.records import Records
-from spark_jobs.sinks import postgres
 from tests.support.hourly import HOURS, Hourly
 from tests.support.in_process import Tasks
 from tests.support.postgres import SURVIVES_A_KILL, crash

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from logbus_broker.protocol.api import APIS, ApiKey, ErrorCode
 
-from broker.protocol.api import APIS, ApiKey, ErrorCode
 from tests.support.broker import LogbusBroker
 from tests.support.raw_client import RawClient
 

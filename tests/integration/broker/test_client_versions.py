@@ -32,9 +32,9 @@ from kafka import TopicPartition as PyTopicPartition
 from kafka.admin import ConfigResource as PyConfigResource
 from kafka.admin import ConfigResourceType as PyConfigResourceType
 from logbus.waiting import PATIENCE_SECONDS
+from logbus_broker.protocol.api import APIS, ApiKey
 
 from benchmarks.peers.logbus import LogbusBroker
-from broker.protocol.api import APIS, ApiKey
 from tests.support.jvm_session import TOOLS, run_tools
 from tests.support.kafka_peer import jvm_tools_or_skip
 from tests.support.protocol_page import claims

@@ -52,7 +52,11 @@ def newest(broker: LogbusBroker) -> tuple[dict[bytes, int], list[int]]:
 
 def verify(broker: LogbusBroker) -> str:
     done = subprocess.run(
-        [sys.executable, "-m", "broker", "verify", str(broker.data)], cwd=broker.cwd, capture_output=True, text=True, check=False
+        [sys.executable, "-m", "logbus_broker", "verify", str(broker.data)],
+        cwd=broker.cwd,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 from logbus.waiting import PATIENCE_SECONDS, wait_until
+from logbus_broker.disk.filesystem import KEPT, OpenFiles
+from logbus_broker.protocol.api import ApiKey, ErrorCode
+from logbus_broker.protocol.batch_builder import NewRecord, build_batch
 
-from broker.disk.filesystem import KEPT, OpenFiles
-from broker.protocol.api import ApiKey, ErrorCode
-from broker.protocol.batch_builder import NewRecord, build_batch
 from tests.support.batches import NOW_MS, plain_batch
 from tests.support.broker import LogbusBroker
 from tests.support.raw_client import Closed, RawClient

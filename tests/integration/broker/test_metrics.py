@@ -9,8 +9,8 @@ from collections.abc import Iterator
 import pytest
 from confluent_kafka import Producer
 from logbus.waiting import PATIENCE_SECONDS
+from logbus_broker.network.http import EXCHANGES_MAX
 
-from broker.network.http import EXCHANGES_MAX
 from tests.support.broker import LogbusBroker
 from tests.support.scraping import get, metrics_port, metrics_settings, scrape
 from tests.support.topics import create_topic, read_partition

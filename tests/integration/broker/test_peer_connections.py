@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 import pytest
+from logbus_broker.cluster.metadata_image import Endpoint
+from logbus_broker.network.peer import CONNECT_SECONDS_MAX, RETRY_SECONDS_MAX
+from logbus_broker.replication.interfaces import PeerRequest
 
-from broker.cluster.metadata_image import Endpoint
-from broker.network.peer import CONNECT_SECONDS_MAX, RETRY_SECONDS_MAX
-from broker.replication.interfaces import PeerRequest
 from tests.support.peer_world import PeerWorld, ScriptedPeer
 
 FETCH = 1

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 from logbus.waiting import PATIENCE_SECONDS
+from logbus_broker.config.parsers import Listener
+from logbus_broker.errors import StartupError
+from logbus_broker.network.acceptor import bind
 
 from benchmarks.processes import free_port
-from broker.config.parsers import Listener
-from broker.errors import StartupError
-from broker.network.acceptor import bind
 from tests.support.broker import LogbusBroker
 from tests.support.topics import create_topic, offset_of, read_partition
 

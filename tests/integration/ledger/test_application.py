@@ -10,8 +10,8 @@ from logbus.errors import WindowUnknown
 from logbus.model import WindowState
 from logbus.parsing import Parser
 from logbus.windows import recovery
+from logbus_spark.application import Application, LoadState, WindowOutcome, outcome_line, result
 
-from spark_jobs.application import Application, LoadState, WindowOutcome, outcome_line, result
 from tests.support.in_process import TASKS, Tasks, driver, replace_spark
 from tests.support.ledgers import NOW, World, at, hour
 

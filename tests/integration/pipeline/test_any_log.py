@@ -21,9 +21,9 @@ from logbus.loads.engine import connect
 from logbus.loads.ledger import Ledger
 from logbus.model import Interval
 from logbus.shipper.proposal import shown
+from logbus_spark.application import LoadState
 from sqlalchemy import text
 
-from spark_jobs.application import LoadState
 from tests.support.broker import AnyBroker
 from tests.support.ledgers import NOW
 from tests.support.log_formats import BEGIN, COUNT, FORMATS, LogFormat

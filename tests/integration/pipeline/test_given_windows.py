@@ -12,9 +12,9 @@ from logbus.kafka.client import Client
 from logbus.kafka.topics import Topics
 from logbus.model import FrozenWindow, OffsetRange, Pipeline, Witness
 from logbus.windows.handover import as_text, hand_over
+from logbus_spark.given_windows import given_windows, read_records
 from pyspark.sql import DataFrame, SparkSession
 
-from spark_jobs.given_windows import given_windows, read_records
 from tests.support.airflow_context import HOUR_START
 from tests.support.broker import AnyBroker
 from tests.support.fake_ledger import window

@@ -12,8 +12,8 @@ from logbus.loads.engine import connect
 from logbus.loads.ledger import Ledger
 from logbus.loads.sinks import sink_for
 from logbus.model import Pipeline, milliseconds
+from logbus_spark.application import LoadState
 
-from spark_jobs.application import LoadState
 from tests.support.broker import AnyBroker
 from tests.support.ledgers import intervals_of
 from tests.support.spark import LoadInProcess

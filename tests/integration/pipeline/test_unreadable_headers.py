@@ -18,9 +18,9 @@ from logbus.model import OffsetRange
 from logbus.shipper.topic_client import _source_and_position
 from logbus.waiting import PATIENCE_SECONDS
 from logbus.web.topic_records import record_json
+from logbus_spark.job import PlanSlice, Run
+from logbus_spark.records import headers_json, of_messages
 
-from spark_jobs.job import PlanSlice, Run
-from spark_jobs.records import headers_json, of_messages
 from tests.support.broker import AnyBroker
 from tests.support.programs import program_or_skip
 from tests.support.topics import create_topic

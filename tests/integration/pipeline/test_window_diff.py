@@ -14,8 +14,8 @@ from logbus.loads.engine import connect
 from logbus.loads.history import window_history
 from logbus.loads.ledger import Ledger
 from logbus.model import Interval, Pipeline, milliseconds
+from logbus_spark.application import LoadState, WindowOutcome
 
-from spark_jobs.application import LoadState, WindowOutcome
 from tests.support.broker import AnyBroker
 from tests.support.ledgers import NOW, at
 from tests.support.spark import LoadInProcess

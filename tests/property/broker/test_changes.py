@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
+from logbus_broker.cluster.metadata_image import LoggedChange, MetadataImage, apply
 
-from broker.cluster.metadata_image import LoggedChange, MetadataImage, apply
 from tests.support import images
 
 histories = st.lists(images.logged_change, max_size=30)

@@ -7,10 +7,10 @@ from pathlib import Path
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from logbus_broker.log.compaction import OFFSET_MAP_ENTRY_BYTES
+from logbus_broker.log.segment import LOG
+from logbus_broker.protocol.batch_builder import NewRecord, build_batch
 
-from broker.log.compaction import OFFSET_MAP_ENTRY_BYTES
-from broker.log.segment import LOG
-from broker.protocol.batch_builder import NewRecord, build_batch
 from tests.support.batches import NOW_MS
 from tests.support.examples import examples
 from tests.support.logs import append, compact, files_with, flush, located_bytes, open_log, read_all

@@ -7,10 +7,10 @@ from uuid import UUID
 
 from hypothesis import given
 from hypothesis import strategies as st
+from logbus_broker.cluster.assignment import finish, moving, originals, place_replicas, reassign, targets
+from logbus_broker.cluster.leader_election import ElectionRequests, HandoverRequest, Presence, decide, handovers
+from logbus_broker.cluster.metadata_image import NO_LEADER, ClusterTopic, PartitionState
 
-from broker.cluster.assignment import finish, moving, originals, place_replicas, reassign, targets
-from broker.cluster.leader_election import ElectionRequests, HandoverRequest, Presence, decide, handovers
-from broker.cluster.metadata_image import NO_LEADER, ClusterTopic, PartitionState
 from tests.unit.broker.cluster.cases import apply
 
 BROKERS = range(1, 7)

@@ -14,9 +14,9 @@ from typing import Any
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from logbus_broker.api.handler import Pending
+from logbus_broker.protocol.api import ErrorCode
 
-from broker.api.handler import Pending
-from broker.protocol.api import ErrorCode
 from tests.support.coordinators import Coordinator, Coordinators, code_of
 from tests.support.examples import examples
 

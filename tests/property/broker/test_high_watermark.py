@@ -7,9 +7,9 @@ from tempfile import TemporaryDirectory
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from logbus_broker.errors import BrokerError
+from logbus_broker.log.high_watermark import ReplicatedHighWatermark
 
-from broker.errors import BrokerError
-from broker.log.high_watermark import ReplicatedHighWatermark
 from tests.support.engine import Harness
 from tests.support.examples import examples
 from tests.support.replicas import ScriptedWatermarks, append

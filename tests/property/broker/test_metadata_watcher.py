@@ -9,11 +9,11 @@ from random import Random
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from logbus_broker.cluster import metadata_writes, znodes
+from logbus_broker.cluster.metadata_image import EVERY_BROKER, ClusterTopic, MetadataImage, StateChange, TopicDeleted
+from logbus_broker.cluster.metadata_log import entry_path, log_entry, state_writes
+from logbus_broker.cluster.store import Delete, Operation
 
-from broker.cluster import metadata_writes, znodes
-from broker.cluster.metadata_image import EVERY_BROKER, ClusterTopic, MetadataImage, StateChange, TopicDeleted
-from broker.cluster.metadata_log import entry_path, log_entry, state_writes
-from broker.cluster.store import Delete, Operation
 from tests.sim.coordinated import Coordinated, World, topic
 from tests.support.examples import examples
 

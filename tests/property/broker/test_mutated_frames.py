@@ -8,9 +8,9 @@ import os
 from pathlib import Path
 
 import pytest
+from logbus_broker.protocol.api import ApiKey
 
 from benchmarks.processes import rss_bytes
-from broker.protocol.api import ApiKey
 from tests.support.engine import batch
 from tests.support.examples import examples
 from tests.support.fuzzing import Fuzzer

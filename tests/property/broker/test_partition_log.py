@@ -11,12 +11,12 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from logbus_broker.errors import StorageError
+from logbus_broker.log.partition_log import PartitionLog
+from logbus_broker.protocol.batch import read_header
+from logbus_broker.protocol.batch_builder import build_batch
+from logbus_broker.protocol.records import Record, read_records
 
-from broker.errors import StorageError
-from broker.log.partition_log import PartitionLog
-from broker.protocol.batch import read_header
-from broker.protocol.batch_builder import build_batch
-from broker.protocol.records import Record, read_records
 from tests.support.batches import records_at
 from tests.support.examples import examples
 from tests.support.logs import FailingDisk, append, files_with, flush, located_bytes, open_log

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from logbus_broker.errors import StorageError
+from logbus_broker.log.log_retention import apply_retention
+from logbus_broker.log.partition_log import PartitionLog
+from logbus_broker.protocol.batch_builder import NewRecord, build_batch
 
-from broker.errors import StorageError
-from broker.log.log_retention import apply_retention
-from broker.log.partition_log import PartitionLog
-from broker.protocol.batch_builder import NewRecord, build_batch
 from tests.sim.disk import SimDisk
 from tests.support.batches import NOW_MS
 from tests.support.examples import examples

@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 
 from hypothesis import given
 from hypothesis import strategies as st
+from logbus_broker.errors import InvalidProducerEpoch, OutOfOrderSequence
+from logbus_broker.log.producer_state import ProducerStates
+from logbus_broker.protocol.batch import BatchHeader, read_header
 
-from broker.errors import InvalidProducerEpoch, OutOfOrderSequence
-from broker.log.producer_state import ProducerStates
-from broker.protocol.batch import BatchHeader, read_header
 from tests.support.batches import plain_batch
 
 TEMPLATE = read_header(plain_batch())

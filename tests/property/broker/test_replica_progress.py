@@ -7,9 +7,9 @@ from dataclasses import replace
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from logbus_broker.cluster.metadata_image import PartitionState
+from logbus_broker.replication.led_partition import PartitionProgress
 
-from broker.cluster.metadata_image import PartitionState
-from broker.replication.led_partition import PartitionProgress
 from tests.support.examples import examples
 
 ME, FOLLOWERS = 0, (1, 2)

@@ -8,10 +8,10 @@ from functools import partial
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from logbus_broker.log.partition_log import PartitionLog
+from logbus_broker.log.truncation import TruncationTicket
+from logbus_broker.protocol.batch import read_header
 
-from broker.log.partition_log import PartitionLog
-from broker.log.truncation import TruncationTicket
-from broker.protocol.batch import read_header
 from tests.sim.disk import Stopped
 from tests.support.examples import examples
 from tests.support.logs import flush, located_bytes

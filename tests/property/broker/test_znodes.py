@@ -6,10 +6,10 @@ import json
 
 from hypothesis import given
 from hypothesis import strategies as st
+from logbus_broker.cluster import znodes
+from logbus_broker.cluster.metadata_image import BrokerNode, LoggedChange, PartitionState, Settings, TopicNode
+from logbus_broker.cluster.metadata_log import decode_changes, encode_changes
 
-from broker.cluster import znodes
-from broker.cluster.metadata_image import BrokerNode, LoggedChange, PartitionState, Settings, TopicNode
-from broker.cluster.metadata_log import decode_changes, encode_changes
 from tests.support import images
 
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
-from broker.clock import UnhurriedClock
+from logbus_broker.clock import UnhurriedClock
+
 from tests.support.manual_clock import ManualClock
 
 DAY_MS = 86_400_000

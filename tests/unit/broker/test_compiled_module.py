@@ -6,8 +6,7 @@ import subprocess
 import sys
 
 import pytest
-
-from broker.compiled_module import load_compiled
+from logbus_broker.compiled_module import load_compiled
 
 
 def output_of(program: str) -> str:
@@ -16,21 +15,21 @@ def output_of(program: str) -> str:
 
 def test_the_broker_starts_without_packages_of_which_it_needs_a_part() -> None:
     program = """
-import sys, broker.node
-from broker.protocol.codec import request_class, response_class
-from broker.disk.kernel_sync import KernelSync
+import sys, logbus_broker.node
+from logbus_broker.protocol.codec import request_class, response_class
+from logbus_broker.disk.kernel_sync import KernelSync
 request_class(3), response_class(3), KernelSync.open()
 print(sorted({"kafka", "crc32c", "caio", "asyncio", "email"} & set(sys.modules)))
 """
     assert output_of(program) == "[]"
 
 
-@pytest.mark.parametrize("first", ["import broker.node", "import crc32c, caio.linux_aio"])
+@pytest.mark.parametrize("first", ["import logbus_broker.node", "import crc32c, caio.linux_aio"])
 def test_the_whole_packages_can_be_imported_before_the_broker_and_after_it(first: str) -> None:
     program = f"""
 {first}
-from broker.protocol.batch import crc32c as ours
-from broker.disk.kernel_sync import KernelSync
+from logbus_broker.protocol.batch import crc32c as ours
+from logbus_broker.disk.kernel_sync import KernelSync
 kernel = KernelSync.open()
 import crc32c, caio.linux_aio, kafka
 from kafka.admin import KafkaAdminClient

@@ -9,15 +9,15 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from logbus_broker.api import produce as produce_handler
+from logbus_broker.api.handler import Pending
+from logbus_broker.api.purgatory import Deadline
+from logbus_broker.errors import StartupError
+from logbus_broker.groups.group import Group
+from logbus_broker.log.background_tasks import Steps, Until
+from logbus_broker.log.log_directory import CLEAN_MARKER
+from logbus_broker.node import reach_of
 
-from broker.api import produce as produce_handler
-from broker.api.handler import Pending
-from broker.api.purgatory import Deadline
-from broker.errors import StartupError
-from broker.groups.group import Group
-from broker.log.background_tasks import Steps, Until
-from broker.log.log_directory import CLEAN_MARKER
-from broker.node import reach_of
 from tests.support.engine import Harness, batch, produced
 from tests.support.wire import Wanted
 
@@ -76,7 +76,7 @@ def test_an_answer_that_cannot_be_written_costs_its_own_connection(
 def test_a_long_poll_that_cannot_be_answered_costs_its_own_connection(
     broker: Harness, monkeypatch: pytest.MonkeyPatch, error: Exception, defects: list[str]
 ) -> None:
-    from broker.api import fetch
+    from logbus_broker.api import fetch
 
     waiting = [broker.fetch(Wanted(topic="clicks"), wait_ms=100) for _ in range(2)]
     monkeypatch.setattr(fetch, "_answer", once(error, fetch._answer))

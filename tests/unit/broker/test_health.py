@@ -1,9 +1,8 @@
 from __future__ import annotations
 
 import pytest
-
-from broker.errors import StorageError
-from broker.health import Health
+from logbus_broker.errors import StorageError
+from logbus_broker.health import Health
 
 
 def fail(error: Exception) -> None:

@@ -7,8 +7,7 @@ import json
 import logging
 
 import pytest
-
-from broker.logs import FIELD_LENGTH_MAX, LINES_PER_WINDOW, WINDOW_SECONDS, BoundedHandler, LineFormatter
+from logbus_broker.logs import FIELD_LENGTH_MAX, LINES_PER_WINDOW, WINDOW_SECONDS, BoundedHandler, LineFormatter
 
 HOSTILE = 'x\n2026-01-01 level=INFO message="all is well"\r\x1b[31m\u2028\x00'
 

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from logbus_broker.errors import StorageError
+from logbus_broker.metrics import collect, health, metrics_page
 
-from broker.errors import StorageError
-from broker.metrics import collect, health, metrics_page
 from tests.support.broker_metrics import METRICS
 from tests.support.engine import Harness, batch
 from tests.support.wire import Wanted

@@ -9,16 +9,16 @@ from collections.abc import Iterator
 import click
 import pytest
 from logbus.cli import main
+from logbus_broker.cli import COMMANDS as BROKER_COMMANDS
+from logbus_broker.cli import parser as broker_parser
 
-from broker.cli import COMMANDS as BROKER_COMMANDS
-from broker.cli import parser as broker_parser
 from tests.support.pages import PAGES, PROJECT, blocks
 
 # A placeholder: COMMAND, ..., <this>. In place of a subcommand it ends the check, as a pipe ends a command.
 PLACEHOLDER = re.compile(r"^(\.\.\.|<.*>|[A-Z][A-Z_]+)$")
 COMMENT_OR_TARGET = re.compile(r"\s+(?:#|>).*")
 BETWEEN = re.compile(r"\s(?:\|\|?|&&)\s|;\s")
-INLINE = re.compile(r"`((?:python -m )?(?:logbus|broker) [^`]+)`")
+INLINE = re.compile(r"`((?:python -m )?(?:logbus|logbus_broker) [^`]+)`")
 MAKE = re.compile(r"^make ([a-z-]+)|`make ([a-z-]+)", re.MULTILINE)
 TARGETS = set(re.findall(r"^([a-z-]+):", (PROJECT / "Makefile").read_text(), re.MULTILINE))
 
@@ -30,7 +30,7 @@ def shown_commands() -> Iterator[tuple[str, str]]:
         in_blocks = [line for block in blocks(page) for line in block.text.replace("\\\n", " ").splitlines()]
         for line in (*in_blocks, *INLINE.findall(page.read_text())):
             for command in BETWEEN.split(COMMENT_OR_TARGET.sub("", line)):
-                if command.strip().startswith(("logbus ", "python -m broker", "python -m logbus ")):
+                if command.strip().startswith(("logbus ", "python -m logbus_broker", "python -m logbus ")):
                     yield name, command.strip()
 
 
@@ -45,7 +45,7 @@ def test_the_pages_show_commands() -> None:
 def test_a_command_that_a_page_shows_is_taken_as_it_is_written(page: str, command: str) -> None:
     words = shlex.split(command)
     if words[0] == "python":
-        words = ["logbus", "broker", *words[3:]] if words[2] == "broker" else words[2:]
+        words = ["logbus", "broker", *words[3:]] if words[2] == "logbus_broker" else words[2:]
     if words[1:2] == ["broker"]:
         check_broker(words[2:])
         return

@@ -1,8 +1,8 @@
 from __future__ import annotations
 
 from logbus.errors import RecordsLost
+from logbus_spark.application import LoadState, WindowOutcome, cause, outcome_line, telling
 
-from spark_jobs.application import LoadState, WindowOutcome, cause, outcome_line, telling
 from tests.support.fake_ledger import attempt_at
 from tests.support.ledgers import at
 

@@ -6,8 +6,8 @@ from datetime import UTC, datetime, timedelta
 from hypothesis import given
 from hypothesis import strategies as st
 from logbus.model import FrozenWindow, OffsetRange
+from logbus_spark.job import pack
 
-from spark_jobs.job import pack
 from tests.support.fake_ledger import window as frozen
 
 START = datetime(2015, 5, 17, 10, tzinfo=UTC)

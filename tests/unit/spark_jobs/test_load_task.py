@@ -3,10 +3,9 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 from logbus.loads.read_tally import FAR_HOURS, HOURS_MAX, NO_HOUR, Histogram, ReadTally
-
-from spark_jobs.job import StagedWindow
-from spark_jobs.load_task import count, count_stamps
-from spark_jobs.records import Records
+from logbus_spark.job import StagedWindow
+from logbus_spark.load_task import count, count_stamps
+from logbus_spark.records import Records
 
 WINDOW = StagedWindow(window_id=1, attempt=1, start_ms=1000, end_ms=2000, staging_table="s", dead_letter_table="d")
 

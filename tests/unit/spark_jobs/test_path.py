@@ -10,7 +10,7 @@ from logbus.spark_submit import pyspark_home, python_path
 
 def test_a_program_imports_pyspark_compiled_although_spark_submit_puts_its_archive_first() -> None:
     archives = [str(path) for path in (Path(pyspark_home()) / "python" / "lib").glob("*.zip")]
-    program = "import spark_jobs, pyspark, py4j; print(pyspark.__file__, py4j.__file__)"
+    program = "import logbus_spark, pyspark, py4j; print(pyspark.__file__, py4j.__file__)"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([*archives, python_path()])}
     found = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
     assert len(archives) == 2

@@ -3,8 +3,7 @@ from __future__ import annotations
 import json
 
 from logbus.parsing import storable
-
-from spark_jobs.records import Records, headers_json, to_batch
+from logbus_spark.records import Records, headers_json, to_batch
 
 
 def records(window_id: int, partition: int, *offsets: int, headers: bool = False) -> Records:

@@ -1,7 +1,7 @@
 """Sinks: where a pipeline's rows become public. `sink_for(pipeline, engine)` returns the one its settings name.
 
 This is the driver's side: targets, sealing, committing, counting again. What a Spark task does with its rows is in
-`spark_jobs.sinks`. Each sink is a separate module that is imported only when a pipeline uses it, so no pipeline pays for
+`logbus_spark.sinks`. Each sink is a separate module that is imported only when a pipeline uses it, so no pipeline pays for
 another sink's libraries.
 
 A load calls `ensure_target`, `create_staging`, (the tasks write), `seal`, `commit`. Whatever dies in between, the target holds
@@ -40,7 +40,7 @@ class Sink(Protocol):
     name: str
 
     def task_options(self) -> Mapping[str, Any]:
-        """What the tasks need to write: passed to the sink of the same name in `spark_jobs.sinks`. May hold secrets."""
+        """What the tasks need to write: passed to the sink of the same name in `logbus_spark.sinks`. May hold secrets."""
 
     def ensure_target(self, columns: Mapping[str, str]) -> None:
         """Creates the target, or adds what it lacks. `columns` are the parser's, name to PostgreSQL type.
@@ -95,9 +95,7 @@ def sink_for(pipeline: model.Pipeline, engine: Engine) -> Sink:
     try:
         make = cast(MakeSink, resolve_name(SINKS[name]))
     except ModuleNotFoundError as error:
-        raise errors.UserError(
-            f"the sink {name} needs {error.name}, which is not installed: pip install 'logbus[{name}]'"
-        ) from None
+        raise errors.ExtraMissing.of(error) or error from None
     return make(pipeline, engine)
 
 

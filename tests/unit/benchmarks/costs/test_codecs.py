@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from logbus_broker.protocol.batch import stamp
 
 from benchmarks.costs.codecs import differing_bytes
 from benchmarks.costs.lines import batches_of, log_lines
-from broker.protocol.batch import stamp
 
 SENT = batches_of(log_lines(100, seed=1), now_ms=1)
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from logbus_broker.protocol.records import read_records
+
 from benchmarks.costs.lines import batches_of, log_lines
-from broker.protocol.records import read_records
 
 
 def test_lines_have_200_bytes_and_are_the_same_for_the_same_seed():

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import time
 
+from logbus_broker.clock import SystemClock
+from logbus_broker.config.settings import LogConfig
+from logbus_broker.disk.filesystem import FileSystem
+from logbus_broker.log.log_retention import apply_retention
+from logbus_broker.log.partition_log import PartitionLog
+
 from benchmarks.costs.retention import DUE, SEGMENTS, due_files, is_gone, write_logs
-from broker.clock import SystemClock
-from broker.config.settings import LogConfig
-from broker.disk.filesystem import FileSystem
-from broker.log.log_retention import apply_retention
-from broker.log.partition_log import PartitionLog
 
 
 def test_three_segments_of_five_are_due(tmp_path):

@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from logbus_broker.protocol.api import ApiKey
+from logbus_broker.protocol.batch import read_header
 
 from benchmarks.costs import wire
-from broker.protocol.api import ApiKey
-from broker.protocol.batch import read_header
 from tests.support.engine import Harness, batch
 
 HEADER_BYTES = 4 + 10 + len("upkeep")

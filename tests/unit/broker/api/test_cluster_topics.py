@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from logbus_broker.cluster.topic_registry import OFFSETS_TOPIC
+from logbus_broker.config.settings import LogConfig
+from logbus_broker.protocol.api import ApiKey, ErrorCode
+from logbus_broker.protocol.codec import request_class
 
-from broker.cluster.topic_registry import OFFSETS_TOPIC
-from broker.config.settings import LogConfig
-from broker.protocol.api import ApiKey, ErrorCode
-from broker.protocol.codec import request_class
 from tests.support import admin
 from tests.support.admin import grow
 from tests.support.clustered import ClusteredBroker, ClusterOfBrokers

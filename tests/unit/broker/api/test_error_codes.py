@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from logbus_broker.protocol.api import APIS, ApiKey, ErrorCode
+from logbus_broker.protocol.codec import request_class
 
-from broker.protocol.api import APIS, ApiKey, ErrorCode
-from broker.protocol.codec import request_class
 from tests.support.clustered import ClusteredBroker, ClusterOfBrokers
 from tests.support.engine import batch
 from tests.support.kio_messages import read_response

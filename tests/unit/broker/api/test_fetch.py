@@ -16,15 +16,15 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from logbus_broker.api.fetch import READ_AT_ONCE_MAX, handle_replica_fetch, replica_fetch_of
+from logbus_broker.api.handler import Pending
+from logbus_broker.config.settings import LogConfig
+from logbus_broker.protocol.api import APIS, ApiKey, ErrorCode
+from logbus_broker.protocol.codec import request_class
+from logbus_broker.protocol.framing import Origin, Request
+from logbus_broker.protocol.records import read_records
+from logbus_broker.protocol.replica_fetch import REPLICA_FETCH_VERSION, ReplicaFetch, encode_replica_fetch, parse_replica_answer
 
-from broker.api.fetch import READ_AT_ONCE_MAX, handle_replica_fetch, replica_fetch_of
-from broker.api.handler import Pending
-from broker.config.settings import LogConfig
-from broker.protocol.api import APIS, ApiKey, ErrorCode
-from broker.protocol.codec import request_class
-from broker.protocol.framing import Origin, Request
-from broker.protocol.records import read_records
-from broker.protocol.replica_fetch import REPLICA_FETCH_VERSION, ReplicaFetch, encode_replica_fetch, parse_replica_answer
 from tests.support.batches import NOW_MS, plain_batch
 from tests.support.engine import Harness, batch
 from tests.support.two_fetch_paths import PLENTY, fetch_frame

@@ -8,17 +8,17 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from logbus_broker.api.cluster_metadata import forget_offsets
+from logbus_broker.api.handler import Pending
+from logbus_broker.api.offsets_topic import sweep_groups
+from logbus_broker.cluster.metadata_image import ClusterTopic, DeletionRequested, MetadataDelta, MetadataImage
+from logbus_broker.cluster.topic_registry import partition_of_group
+from logbus_broker.errors import BrokerError, NotLeaderOrFollower
+from logbus_broker.log.background_tasks import SLICE_SECONDS
+from logbus_broker.log.partition import Partition
+from logbus_broker.protocol.api import ApiKey, ErrorCode
+from logbus_broker.protocol.codec import request_class
 
-from broker.api.cluster_metadata import forget_offsets
-from broker.api.handler import Pending
-from broker.api.offsets_topic import sweep_groups
-from broker.cluster.metadata_image import ClusterTopic, DeletionRequested, MetadataDelta, MetadataImage
-from broker.cluster.topic_registry import partition_of_group
-from broker.errors import BrokerError, NotLeaderOrFollower
-from broker.log.background_tasks import SLICE_SECONDS
-from broker.log.partition import Partition
-from broker.protocol.api import ApiKey, ErrorCode
-from broker.protocol.codec import request_class
 from tests.support.coordinators import Coordinators, code_of
 from tests.support.group_client import SESSION_MS, Client
 from tests.support.logs import headers_from

@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from logbus_broker.api.handler import Pending
+from logbus_broker.cluster.cluster_view import BrokerAddress, LocalView
+from logbus_broker.config.parsers import Listener
+from logbus_broker.errors import CoordinatorNotAvailable, InvalidReplicationFactor
+from logbus_broker.log.background_tasks import SLICE_SECONDS
+from logbus_broker.protocol.api import ApiKey, ErrorCode
+from logbus_broker.protocol.codec import request_class
 
-from broker.api.handler import Pending
-from broker.cluster.cluster_view import BrokerAddress, LocalView
-from broker.config.parsers import Listener
-from broker.errors import CoordinatorNotAvailable, InvalidReplicationFactor
-from broker.log.background_tasks import SLICE_SECONDS
-from broker.protocol.api import ApiKey, ErrorCode
-from broker.protocol.codec import request_class
 from tests.support.engine import Harness
 from tests.support.group_client import SESSION_MS, Client, subscription
 from tests.support.replicas import ScriptedWatermarks

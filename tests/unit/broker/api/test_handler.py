@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from logbus_broker.api.handler import Pending
+from logbus_broker.protocol.api import ApiKey
+from logbus_broker.protocol.codec import request_class
 
-from broker.api.handler import Pending
-from broker.protocol.api import ApiKey
-from broker.protocol.codec import request_class
 from tests.support.engine import Harness, batch
 
 PARTITIONS = 40

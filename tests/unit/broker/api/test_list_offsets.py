@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from logbus_broker.errors import StorageError
+from logbus_broker.log.segment import Segment
+from logbus_broker.protocol.api import ApiKey, ErrorCode
+from logbus_broker.protocol.codec import request_class
 
-from broker.errors import StorageError
-from broker.log.segment import Segment
-from broker.protocol.api import ApiKey, ErrorCode
-from broker.protocol.codec import request_class
 from tests.support.admin import list_offsets
 from tests.support.batches import NOW_MS, with_deltas
 from tests.support.engine import Harness, batch

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from logbus_broker.api.metadata import BYTES_MAX, ENTRIES_MAX, MetadataCache
+from logbus_broker.protocol.api import APIS, ApiKey, ErrorCode
+from logbus_broker.protocol.codec import request_class
 
-from broker.api.metadata import BYTES_MAX, ENTRIES_MAX, MetadataCache
-from broker.protocol.api import APIS, ApiKey, ErrorCode
-from broker.protocol.codec import request_class
 from tests.support.engine import Harness, batch
 
 

@@ -9,15 +9,15 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from logbus_broker.api.cluster_metadata import forget_offsets
+from logbus_broker.api.handler import Pending
+from logbus_broker.api.offsets_topic import _CHANGES_PER_TURN, sweep_groups
+from logbus_broker.cluster.metadata_image import DeletionRequested, MetadataDelta, MetadataImage
+from logbus_broker.errors import NotLeaderOrFollower
+from logbus_broker.groups.records import CommittedOffset, OffsetKey
+from logbus_broker.protocol.api import ApiKey, ErrorCode
+from logbus_broker.protocol.codec import request_class
 
-from broker.api.cluster_metadata import forget_offsets
-from broker.api.handler import Pending
-from broker.api.offsets_topic import _CHANGES_PER_TURN, sweep_groups
-from broker.cluster.metadata_image import DeletionRequested, MetadataDelta, MetadataImage
-from broker.errors import NotLeaderOrFollower
-from broker.groups.records import CommittedOffset, OffsetKey
-from broker.protocol.api import ApiKey, ErrorCode
-from broker.protocol.codec import request_class
 from tests.support.coordinators import Coordinators, code_of
 from tests.support.engine import Harness
 from tests.support.group_client import Client

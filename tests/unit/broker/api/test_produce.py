@@ -11,15 +11,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from logbus_broker.api.handler import Pending
+from logbus_broker.config.settings import LogConfig
+from logbus_broker.disk.filesystem import FileSystem, OpenFile
+from logbus_broker.protocol.api import ApiKey, ErrorCode
+from logbus_broker.protocol.batch_builder import NewRecord, build_batch
+from logbus_broker.protocol.compression import ZSTD
+from logbus_broker.protocol.records import read_records
+from logbus_broker.protocol.validation import INSPECTED_RECORDS_MAX, INSPECTED_RECORDS_PER_REQUEST_MAX
 
-from broker.api.handler import Pending
-from broker.config.settings import LogConfig
-from broker.disk.filesystem import FileSystem, OpenFile
-from broker.protocol.api import ApiKey, ErrorCode
-from broker.protocol.batch_builder import NewRecord, build_batch
-from broker.protocol.compression import ZSTD
-from broker.protocol.records import read_records
-from broker.protocol.validation import INSPECTED_RECORDS_MAX, INSPECTED_RECORDS_PER_REQUEST_MAX
 from tests.support.engine import Harness, batch, produced
 from tests.support.logs import FailingDisk
 from tests.support.wire import Wanted, fetch_answer, produce_answer, produce_body

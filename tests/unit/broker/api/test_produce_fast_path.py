@@ -10,14 +10,14 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
+from logbus_broker.api.produce_fast_path import SHAPES_MAX
+from logbus_broker.disk.filesystem import FileSystem, OpenFile
+from logbus_broker.errors import StorageError
+from logbus_broker.log.partition import Partition
+from logbus_broker.log.segment_index import SegmentIndex
+from logbus_broker.protocol.api import ErrorCode
+from logbus_broker.protocol.batch import Buffer
 
-from broker.api.produce_fast_path import SHAPES_MAX
-from broker.disk.filesystem import FileSystem, OpenFile
-from broker.errors import StorageError
-from broker.log.partition import Partition
-from broker.log.segment_index import SegmentIndex
-from broker.protocol.api import ErrorCode
-from broker.protocol.batch import Buffer
 from tests.support.admin import SET, TOPIC, alter
 from tests.support.batches import plain_batch, produced
 from tests.support.engine import Harness

@@ -6,8 +6,7 @@ from math import inf
 from typing import Any
 
 import pytest
-
-from broker.api.purgatory import Deadline, Deadlines, DelayedFetch, Purgatory
+from logbus_broker.api.purgatory import Deadline, Deadlines, DelayedFetch, Purgatory
 
 PARTITION: Any = object()
 OTHER: Any = object()

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from logbus_broker.cluster.metadata_image import StateChange
+from logbus_broker.cluster.metadata_log import state_writes
+from logbus_broker.cluster.store import Script, commit, run_script
+from logbus_broker.protocol.api import ApiKey, ErrorCode
+from logbus_broker.protocol.codec import request_class
 
-from broker.cluster.metadata_image import StateChange
-from broker.cluster.metadata_log import state_writes
-from broker.cluster.store import Script, commit, run_script
-from broker.protocol.api import ApiKey, ErrorCode
-from broker.protocol.codec import request_class
 from tests.support.clustered import ClusteredBroker, ClusterOfBrokers
 from tests.support.engine import Harness
 from tests.unit.broker.api.test_cluster_topics import create, metadata

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from logbus_broker.disk.filesystem import FileSystem, OpenFile, OpenFiles
+from logbus_broker.protocol.api import ApiKey, ErrorCode
+from logbus_broker.protocol.codec import request_class
 
-from broker.disk.filesystem import FileSystem, OpenFile, OpenFiles
-from broker.protocol.api import ApiKey, ErrorCode
-from broker.protocol.codec import request_class
 from tests.support.admin import delete_records, grow
 from tests.support.engine import Harness, batch
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
-from broker.cluster.leader_election import NO_REQUESTS, Decision, ElectionRequests, Presence, decide
-from broker.cluster.metadata_image import ClusterTopic, PartitionState
+from logbus_broker.cluster.leader_election import NO_REQUESTS, Decision, ElectionRequests, Presence, decide
+from logbus_broker.cluster.metadata_image import ClusterTopic, PartitionState
 
 
 def state(leader: int, isr: tuple[int, ...], **others: Any) -> PartitionState:

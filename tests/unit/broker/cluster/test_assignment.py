@@ -3,8 +3,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import pytest
-
-from broker.cluster.assignment import (
+from logbus_broker.cluster.assignment import (
     Reassigned,
     check_assignments,
     finish,
@@ -15,8 +14,9 @@ from broker.cluster.assignment import (
     reassign,
     targets,
 )
-from broker.cluster.metadata_image import ClusterTopic
-from broker.errors import InvalidPartitions, InvalidReplicaAssignment, InvalidReplicationFactor
+from logbus_broker.cluster.metadata_image import ClusterTopic
+from logbus_broker.errors import InvalidPartitions, InvalidReplicaAssignment, InvalidReplicationFactor
+
 from tests.unit.broker.cluster.cases import changed, decided, present, state, topic, with_state
 
 THREE = {1: "", 2: "", 3: ""}

@@ -12,15 +12,23 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from logbus_broker.cluster.cluster_view import BrokerAddress, ImageView, LocalView, PartitionView
+from logbus_broker.cluster.metadata_image import (
+    NO_LEADER,
+    BrokerNode,
+    ClusterTopic,
+    Controller,
+    Endpoint,
+    MetadataImage,
+    PartitionState,
+)
+from logbus_broker.cluster.topic_registry import OFFSETS_TOPIC, Topic, partition_of_group
+from logbus_broker.config.parsers import Listener
+from logbus_broker.errors import CoordinatorNotAvailable, UnknownTopicOrPartition
+from logbus_broker.protocol.api import ApiKey, ErrorCode
+from logbus_broker.protocol.codec import encode_response, request_class, response_class
+from logbus_broker.protocol.framing import Origin, Request
 
-from broker.cluster.cluster_view import BrokerAddress, ImageView, LocalView, PartitionView
-from broker.cluster.metadata_image import NO_LEADER, BrokerNode, ClusterTopic, Controller, Endpoint, MetadataImage, PartitionState
-from broker.cluster.topic_registry import OFFSETS_TOPIC, Topic, partition_of_group
-from broker.config.parsers import Listener
-from broker.errors import CoordinatorNotAvailable, UnknownTopicOrPartition
-from broker.protocol.api import ApiKey, ErrorCode
-from broker.protocol.codec import encode_response, request_class, response_class
-from broker.protocol.framing import Origin, Request
 from tests.support.engine import Harness
 
 

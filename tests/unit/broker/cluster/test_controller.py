@@ -10,15 +10,15 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from logbus_broker.cluster import metadata_writes, znodes
+from logbus_broker.cluster.assignment import reassign
+from logbus_broker.cluster.controller import SUSPECT_SECONDS, FailureDetector
+from logbus_broker.cluster.controller_writes import Mandate, write_reassigned, write_states
+from logbus_broker.cluster.leader_election import Decision
+from logbus_broker.cluster.metadata_image import NO_LEADER, BrokerNode, MetadataImage, PartitionState, StateChange
+from logbus_broker.cluster.metadata_log import log_entry, state_writes
+from logbus_broker.cluster.store import Committed, Node, NoNode, commit
 
-from broker.cluster import metadata_writes, znodes
-from broker.cluster.assignment import reassign
-from broker.cluster.controller import SUSPECT_SECONDS, FailureDetector
-from broker.cluster.controller_writes import Mandate, write_reassigned, write_states
-from broker.cluster.leader_election import Decision
-from broker.cluster.metadata_image import NO_LEADER, BrokerNode, MetadataImage, PartitionState, StateChange
-from broker.cluster.metadata_log import log_entry, state_writes
-from broker.cluster.store import Committed, Node, NoNode, commit
 from tests.sim.coordinated import Controlled, World, create
 
 SETTLED = 7.0  # seconds after which a broker that is not registered counts as dead

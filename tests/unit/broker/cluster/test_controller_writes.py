@@ -1,11 +1,11 @@
 from __future__ import annotations
 
 import pytest
+from logbus_broker.cluster import znodes
+from logbus_broker.cluster.controller_writes import Candidate, Claim, Mandate, claim, judge
+from logbus_broker.cluster.store import Create, Delete, Node, NoNode, Set
+from logbus_broker.errors import MalformedNode, RequestTimedOut
 
-from broker.cluster import znodes
-from broker.cluster.controller_writes import Candidate, Claim, Mandate, claim, judge
-from broker.cluster.store import Create, Delete, Node, NoNode, Set
-from broker.errors import MalformedNode, RequestTimedOut
 from tests.sim.coordinated import Coordinated, World
 
 ME = Candidate(broker_id=1, session_id=77, timestamp_ms=0)

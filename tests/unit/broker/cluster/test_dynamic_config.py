@@ -6,10 +6,9 @@ import logging
 from typing import Any
 
 import pytest
-
-from broker.cluster.dynamic_config import ImageSettings
-from broker.cluster.metadata_image import MetadataImage, Settings
-from broker.config.settings import LogConfig
+from logbus_broker.cluster.dynamic_config import ImageSettings
+from logbus_broker.cluster.metadata_image import MetadataImage, Settings
+from logbus_broker.config.settings import LogConfig
 
 ME = 1
 

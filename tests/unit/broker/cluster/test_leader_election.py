@@ -3,9 +3,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from logbus_broker.cluster.leader_election import ElectionRequests, HandoverRequest, Presence, handovers, out_of_balance, presence
+from logbus_broker.cluster.metadata_image import NO_LEADER, BrokerNode, MetadataImage, PartitionState
 
-from broker.cluster.leader_election import ElectionRequests, HandoverRequest, Presence, handovers, out_of_balance, presence
-from broker.cluster.metadata_image import NO_LEADER, BrokerNode, MetadataImage, PartitionState
 from tests.unit.broker.cluster.cases import apply, changed, decided, decisions, named, present, state, topic
 
 REPLICAS = (1, 2, 3)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from logbus_broker.cluster.metadata_image import MetadataImage
+from logbus_broker.cluster.metadata_writes import create_topic
+from logbus_broker.errors import BrokerError, RequestTimedOut
 
-from broker.cluster.metadata_image import MetadataImage
-from broker.cluster.metadata_writes import create_topic
-from broker.errors import BrokerError, RequestTimedOut
 from tests.sim.coordinated import Coordinated, topic
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from dataclasses import replace
 
-from broker.cluster.metadata_image import (
+from logbus_broker.cluster.metadata_image import (
     NO_STATE,
     BrokersChanged,
     Change,

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import pytest
-
-from broker.cluster import metadata_writes, znodes
-from broker.cluster.metadata_image import (
+from logbus_broker.cluster import metadata_writes, znodes
+from logbus_broker.cluster.metadata_image import (
     EVERY_BROKER,
     IncarnationRaised,
     MetadataDelta,
@@ -13,8 +12,9 @@ from broker.cluster.metadata_image import (
     PartitionState,
     StateChange,
 )
-from broker.cluster.metadata_log import entry_path, state_writes
-from broker.cluster.store import READS_AT_ONCE, Create, Delete, Set, commit
+from logbus_broker.cluster.metadata_log import entry_path, state_writes
+from logbus_broker.cluster.store import READS_AT_ONCE, Create, Delete, Set, commit
+
 from tests.sim.coordinated import Coordinated, World, topic
 
 

@@ -10,13 +10,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
+from logbus_broker.cluster import metadata_writes, znodes
+from logbus_broker.cluster.metadata_image import EVERY_BROKER, ClusterTopic, PartitionState, StateChange
+from logbus_broker.cluster.metadata_log import state_writes
+from logbus_broker.cluster.metadata_writes import cluster_producer_ids, create_topic, delete_topic, grow_topic
+from logbus_broker.cluster.store import Create, Delete, Node, NoNode, Refused, Set, commit
+from logbus_broker.errors import InvalidPartitions, InvalidTopic, RequestTimedOut, TopicAlreadyExists, UnknownTopicOrPartition
 
-from broker.cluster import metadata_writes, znodes
-from broker.cluster.metadata_image import EVERY_BROKER, ClusterTopic, PartitionState, StateChange
-from broker.cluster.metadata_log import state_writes
-from broker.cluster.metadata_writes import cluster_producer_ids, create_topic, delete_topic, grow_topic
-from broker.cluster.store import Create, Delete, Node, NoNode, Refused, Set, commit
-from broker.errors import InvalidPartitions, InvalidTopic, RequestTimedOut, TopicAlreadyExists, UnknownTopicOrPartition
 from tests.sim.coordinated import Coordinated, World, topic
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from broker.cluster import znodes
-from broker.cluster.registration import IdTaken, RunningElsewhere
-from broker.cluster.store import Delete, Node, commit
-from broker.errors import StartupError
+from logbus_broker.cluster import znodes
+from logbus_broker.cluster.registration import IdTaken, RunningElsewhere
+from logbus_broker.cluster.store import Delete, Node, commit
+from logbus_broker.errors import StartupError
+
 from tests.sim.coordinated import SESSION_TIMEOUT_MS, Coordinated, World
 
 

@@ -10,10 +10,9 @@ from itertools import count
 from typing import Any
 
 import pytest
-
-from broker.cluster.dynamic_config import BrokerOverrides
-from broker.cluster.local_files import GroupedWrites
-from broker.cluster.metadata_image import (
+from logbus_broker.cluster.dynamic_config import BrokerOverrides
+from logbus_broker.cluster.local_files import GroupedWrites
+from logbus_broker.cluster.metadata_image import (
     Change,
     DeletionRequested,
     MetadataDelta,
@@ -27,9 +26,17 @@ from broker.cluster.metadata_image import (
     TopicSettingsChange,
     apply,
 )
-from broker.cluster.producer_ids import local_producer_ids
-from broker.cluster.topic_registry import ImageTopics, Topic, TopicRegistry, check_topic_name
-from broker.errors import InvalidTopic, StartupError, StorageError, TopicAlreadyExists, UnknownTopicId, UnknownTopicOrPartition
+from logbus_broker.cluster.producer_ids import local_producer_ids
+from logbus_broker.cluster.topic_registry import ImageTopics, Topic, TopicRegistry, check_topic_name
+from logbus_broker.errors import (
+    InvalidTopic,
+    StartupError,
+    StorageError,
+    TopicAlreadyExists,
+    UnknownTopicId,
+    UnknownTopicOrPartition,
+)
+
 from tests.support.engine import ManualThreadPool
 
 

@@ -6,11 +6,10 @@ import json
 import uuid
 
 import pytest
-
-from broker.cluster import znodes
-from broker.cluster.metadata_image import BrokerNode, Endpoint, PartitionState, TopicNode
-from broker.cluster.znodes import ProducerIdBlock
-from broker.errors import MalformedNode
+from logbus_broker.cluster import znodes
+from logbus_broker.cluster.metadata_image import BrokerNode, Endpoint, PartitionState, TopicNode
+from logbus_broker.cluster.znodes import ProducerIdBlock
+from logbus_broker.errors import MalformedNode
 
 TOPIC_ID = uuid.UUID("0102030405060708090a0b0c0d0e0f10")
 

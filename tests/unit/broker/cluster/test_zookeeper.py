@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 from kazoo.retry import ForceRetryError
+from logbus_broker.cluster.store import Unknown
+from logbus_broker.cluster.zookeeper import ZooKeeperStore, _retry_for_ever
 
-from broker.cluster.store import Unknown
-from broker.cluster.zookeeper import ZooKeeperStore, _retry_for_ever
 from tests.support.manual_clock import ManualClock
 
 
@@ -73,12 +73,12 @@ def test_a_store_that_never_began_is_closed() -> None:
 
 ALONE = """
 import sys
-from broker.config.properties import build_config
-from broker.node import LogBroker
+from logbus_broker.config.properties import build_config
+from logbus_broker.node import LogBroker
 
 LogBroker(build_config({"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": sys.argv[1]}))
 rooms = ("controller", "membership", "metadata_watcher", "registration", "store", "znodes", "zookeeper")
-of_clusters = ("kazoo", "broker.cluster_engine", "broker.replication", *[f"broker.cluster.{room}" for room in rooms])
+of_clusters = ("kazoo", "logbus_broker.cluster_engine", "logbus_broker.replication", *[f"logbus_broker.cluster.{room}" for room in rooms])
 print([name for name in sys.modules if name.startswith(of_clusters)])
 """
 

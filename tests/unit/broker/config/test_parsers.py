@@ -1,8 +1,7 @@
 from __future__ import annotations
 
 import pytest
-
-from broker.config.parsers import Listener, parse_listener, parse_listeners, parse_metrics_listener
+from logbus_broker.config.parsers import Listener, parse_listener, parse_listeners, parse_metrics_listener
 
 
 def test_a_listener_reads_as_it_is_written() -> None:

@@ -1,12 +1,11 @@
 from __future__ import annotations
 
 import pytest
-
-from broker.cli import main
-from broker.config.parsers import Listener
-from broker.config.properties import build_config, check_new_topic, load_config, parse_properties
-from broker.config.settings import BrokerConfig, LogConfig
-from broker.errors import ConfigError, InvalidConfig
+from logbus_broker.cli import main
+from logbus_broker.config.parsers import Listener
+from logbus_broker.config.properties import build_config, check_new_topic, load_config, parse_properties
+from logbus_broker.config.settings import BrokerConfig, LogConfig
+from logbus_broker.errors import ConfigError, InvalidConfig
 
 CLUSTER = {"zookeeper.connect": "127.0.0.1:2181"}
 TWO_LISTENERS = {

@@ -9,9 +9,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from logbus_broker.disk.filesystem import FileSystem, OpenFile, OpenFiles
+from logbus_broker.errors import StorageError
 
-from broker.disk.filesystem import FileSystem, OpenFile, OpenFiles
-from broker.errors import StorageError
 from tests.support.batches import plain_batch
 from tests.support.logs import FailingDisk, append, files_with, flush, located_bytes, open_log, open_segments
 

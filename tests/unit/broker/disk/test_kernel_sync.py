@@ -9,9 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-
-from broker.disk.filesystem import FileSystem, OpenFile
-from broker.disk.kernel_sync import KernelSync, error_of
+from logbus_broker.disk.filesystem import FileSystem, OpenFile
+from logbus_broker.disk.kernel_sync import KernelSync, error_of
 
 MANY = 100
 

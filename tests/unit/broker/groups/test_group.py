@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-
-from broker.errors import (
+from logbus_broker.errors import (
     FencedInstanceId,
     GroupMaxSizeReached,
     IllegalGeneration,
@@ -14,8 +13,9 @@ from broker.errors import (
     RebalanceInProgress,
     UnknownMember,
 )
-from broker.groups.messages import JoinAnswer, MemberName
-from broker.groups.rebalance import GroupState
+from logbus_broker.groups.messages import JoinAnswer, MemberName
+from logbus_broker.groups.rebalance import GroupState
+
 from tests.support.groups import DELAY_MS, REBALANCE_MS, SESSION_MS, CountingMembers, GroupUnderTest, state_of
 
 # -- joining ---------------------------------------------------------------------------------------------------------------------

@@ -5,9 +5,8 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
-from broker.groups.messages import StoredGroup, StoredMember
-from broker.groups.records import (
+from logbus_broker.groups.messages import StoredGroup, StoredMember
+from logbus_broker.groups.records import (
     CommittedOffset,
     GroupKey,
     OffsetKey,
@@ -18,6 +17,7 @@ from broker.groups.records import (
     encode_key,
     encode_value,
 )
+
 from tests.support.groups import STORED_PAIR
 
 names = st.text(min_size=1, max_size=50)

@@ -6,9 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from logbus_broker.health import Health
+from logbus_broker.log.background_tasks import SLICE_SECONDS, BackgroundTasks, Steps, Until
 
-from broker.health import Health
-from broker.log.background_tasks import SLICE_SECONDS, BackgroundTasks, Steps, Until
 from tests.support.engine import ManualThreadPool
 from tests.support.manual_clock import ManualClock
 

@@ -3,10 +3,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-
-from broker.disk.filesystem import FileSystem
-from broker.errors import StartupError
-from broker.log.checkpoint import read_checkpoint, write_checkpoint
+from logbus_broker.disk.filesystem import FileSystem
+from logbus_broker.errors import StartupError
+from logbus_broker.log.checkpoint import read_checkpoint, write_checkpoint
 
 
 def test_a_checkpoint_has_the_text_that_apache_kafka_writes(tmp_path: Path) -> None:

@@ -9,14 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from logbus_broker.disk.filesystem import FileSystem
+from logbus_broker.log.background_tasks import SLICE_SECONDS
+from logbus_broker.log.cleaner import ENDED, REST_SECONDS_MAX, REST_SECONDS_MIN, LogCleaner, run_slice
+from logbus_broker.log.truncation import TruncationTicket
+from logbus_broker.protocol.api import ApiKey
+from logbus_broker.protocol.batch_builder import NewRecord, build_batch
+from logbus_broker.protocol.records import Record, read_records
 
-from broker.disk.filesystem import FileSystem
-from broker.log.background_tasks import SLICE_SECONDS
-from broker.log.cleaner import ENDED, REST_SECONDS_MAX, REST_SECONDS_MIN, LogCleaner, run_slice
-from broker.log.truncation import TruncationTicket
-from broker.protocol.api import ApiKey
-from broker.protocol.batch_builder import NewRecord, build_batch
-from broker.protocol.records import Record, read_records
 from tests.support.admin import SET, TOPIC, alter
 from tests.support.batches import with_deltas
 from tests.support.engine import Harness, produced

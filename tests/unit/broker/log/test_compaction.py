@@ -5,14 +5,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from logbus_broker.errors import StorageError
+from logbus_broker.log.compaction import OFFSET_MAP_ENTRY_BYTES, Exchange
+from logbus_broker.log.log_retention import apply_retention
+from logbus_broker.log.partition_log import PartitionLog
+from logbus_broker.log.segment_list import WARM_SEGMENTS_MAX
+from logbus_broker.protocol.batch import read_header
+from logbus_broker.protocol.batch_builder import NewRecord, build_batch
 
-from broker.errors import StorageError
-from broker.log.compaction import OFFSET_MAP_ENTRY_BYTES, Exchange
-from broker.log.log_retention import apply_retention
-from broker.log.partition_log import PartitionLog
-from broker.log.segment_list import WARM_SEGMENTS_MAX
-from broker.protocol.batch import read_header
-from broker.protocol.batch_builder import NewRecord, build_batch
 from tests.sim.disk import SimDisk, Stopped
 from tests.support.batches import NOW_MS, with_deltas
 from tests.support.logs import (

@@ -12,15 +12,15 @@ from math import inf
 from pathlib import Path
 
 import pytest
+from logbus_broker.config.parsers import INT64_MAX
+from logbus_broker.config.settings import LogConfig
+from logbus_broker.disk.filesystem import FileSystem, OpenFile
+from logbus_broker.errors import StorageError
+from logbus_broker.log.flusher import GATHER_SECONDS, LOOK_AGAIN_SECONDS, STARTS_PER_TURN_MAX
+from logbus_broker.log.partition import Partition
+from logbus_broker.protocol.api import ApiKey
+from logbus_broker.protocol.validation import validate_new_batch
 
-from broker.config.parsers import INT64_MAX
-from broker.config.settings import LogConfig
-from broker.disk.filesystem import FileSystem, OpenFile
-from broker.errors import StorageError
-from broker.log.flusher import GATHER_SECONDS, LOOK_AGAIN_SECONDS, STARTS_PER_TURN_MAX
-from broker.log.partition import Partition
-from broker.protocol.api import ApiKey
-from broker.protocol.validation import validate_new_batch
 from tests.support.batches import plain_batch
 from tests.support.engine import Harness, batch
 from tests.support.logs import FailingDisk, append, append_each, begun_flush, files_with, flush, located_bytes, open_log, read_all

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from logbus_broker.api.purgatory import Deadline
+from logbus_broker.errors import BrokerError
+from logbus_broker.log.high_watermark import TURN_ENDS_MAX, ReplicatedHighWatermark
+from logbus_broker.log.partition import Partition
 
-from broker.api.purgatory import Deadline
-from broker.errors import BrokerError
-from broker.log.high_watermark import TURN_ENDS_MAX, ReplicatedHighWatermark
-from broker.log.partition import Partition
 from tests.support.engine import Harness
 from tests.support.replicas import ScriptedWatermarks, append
 

@@ -4,11 +4,11 @@ import errno
 from pathlib import Path
 
 import pytest
+from logbus_broker.disk.filesystem import FileSystem
+from logbus_broker.log.leader_epochs import LEADER_EPOCHS, LeaderEpochs
+from logbus_broker.log.partition_log import PartitionLog
+from logbus_broker.protocol.batch import Buffer
 
-from broker.disk.filesystem import FileSystem
-from broker.log.leader_epochs import LEADER_EPOCHS, LeaderEpochs
-from broker.log.partition_log import PartitionLog
-from broker.protocol.batch import Buffer
 from tests.support.batches import plain_batch, stamped
 from tests.support.logs import FailingDisk, begun_flush, flush, open_log, open_segments
 

@@ -6,13 +6,13 @@ from typing import Any
 from uuid import UUID, uuid4
 
 import pytest
+from logbus_broker.cluster.local_files import META
+from logbus_broker.disk.file_names import PARTITION_METADATA
+from logbus_broker.disk.filesystem import FileSystem
+from logbus_broker.errors import StartupError, StorageError
+from logbus_broker.log.checkpoint import VISIBLE_OFFSETS
+from logbus_broker.log.log_directory import CLEAN_MARKER, LogDirectory
 
-from broker.cluster.local_files import META
-from broker.disk.file_names import PARTITION_METADATA
-from broker.disk.filesystem import FileSystem
-from broker.errors import StartupError, StorageError
-from broker.log.checkpoint import VISIBLE_OFFSETS
-from broker.log.log_directory import CLEAN_MARKER, LogDirectory
 from tests.sim.disk import SimDisk
 from tests.support.batches import plain_batch
 from tests.support.logs import FailingDisk, append, append_each, flush, open_log, truncate

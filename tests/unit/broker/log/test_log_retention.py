@@ -9,15 +9,15 @@ import os
 from pathlib import Path
 
 import pytest
+from logbus_broker.disk.filesystem import FileSystem
+from logbus_broker.errors import OffsetOutOfRange, StorageError
+from logbus_broker.log.background_tasks import PAUSE_PER_SLICE
+from logbus_broker.log.log_retention import SEGMENTS_PER_STEP, apply_retention
+from logbus_broker.log.partition_log import PartitionLog
+from logbus_broker.log.producer_snapshots import ENCODED_AT_ONCE_MAX
+from logbus_broker.log.producer_state import ProducerState, SentBatch
+from logbus_broker.protocol.api import ApiKey
 
-from broker.disk.filesystem import FileSystem
-from broker.errors import OffsetOutOfRange, StorageError
-from broker.log.background_tasks import PAUSE_PER_SLICE
-from broker.log.log_retention import SEGMENTS_PER_STEP, apply_retention
-from broker.log.partition_log import PartitionLog
-from broker.log.producer_snapshots import ENCODED_AT_ONCE_MAX
-from broker.log.producer_state import ProducerState, SentBatch
-from broker.protocol.api import ApiKey
 from tests.support.batches import NOW_MS, plain_batch
 from tests.support.engine import Harness, batch
 from tests.support.logs import FailingDisk, append, append_each, files_with, flush, open_log, read_all, segments_in
@@ -306,7 +306,7 @@ def test_the_trouble_of_a_partition_that_is_deleted_is_forgotten(broker: Harness
     def refused(*_: object, **__: object) -> int:
         raise OSError(5, "Input/output error")
 
-    monkeypatch.setattr("broker.log.log_retention.apply_retention", refused)
+    monkeypatch.setattr("logbus_broker.log.log_retention.apply_retention", refused)
     check_retention(broker)
     assert list(broker.engine.health.troubles) == ["retention of t-0"]
     broker.ask(ApiKey.DELETE_TOPICS, 4, topic_names=["t"], timeout_ms=1000)

@@ -4,12 +4,12 @@ from pathlib import Path
 from uuid import UUID
 
 import pytest
+from logbus_broker.config.parsers import INT64_MAX
+from logbus_broker.errors import OutOfOrderSequence, StorageError
+from logbus_broker.log.partition import Partition, Staged
+from logbus_broker.protocol.batch import read_header
+from logbus_broker.protocol.records import read_records
 
-from broker.config.parsers import INT64_MAX
-from broker.errors import OutOfOrderSequence, StorageError
-from broker.log.partition import Partition, Staged
-from broker.protocol.batch import read_header
-from broker.protocol.records import read_records
 from tests.support.batches import plain_batch, produced, validated
 from tests.support.logs import FailingDisk, open_log, read_all
 
@@ -108,9 +108,9 @@ def test_a_partition_whose_log_is_damaged_is_made_all_the_same_and_refuses_write
 @pytest.mark.parametrize(
     "function",
     [
-        "broker.log.segment_index.SegmentIndex.observe",
-        "broker.disk.filesystem.FileSystem.write_some",
-        "broker.log.producer_state.ProducerStates.apply_staged",
+        "logbus_broker.log.segment_index.SegmentIndex.observe",
+        "logbus_broker.disk.filesystem.FileSystem.write_some",
+        "logbus_broker.log.producer_state.ProducerStates.apply_staged",
     ],
 )
 def test_what_nobody_expected_during_a_write_takes_the_partition_offline_and_a_start_mends_it(

@@ -6,16 +6,16 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from logbus_broker.disk.filesystem import FileSystem
+from logbus_broker.errors import OffsetOutOfRange, StorageError
+from logbus_broker.log.leader_epochs import LEADER_EPOCHS
+from logbus_broker.log.log_retention import apply_retention
+from logbus_broker.log.partition_log import PartitionLog
+from logbus_broker.log.segment_index import RELATIVE_OFFSET_MAX
+from logbus_broker.protocol.batch import Buffer
+from logbus_broker.protocol.records import read_records
+from logbus_broker.protocol.validation import split_replicated
 
-from broker.disk.filesystem import FileSystem
-from broker.errors import OffsetOutOfRange, StorageError
-from broker.log.leader_epochs import LEADER_EPOCHS
-from broker.log.log_retention import apply_retention
-from broker.log.partition_log import PartitionLog
-from broker.log.segment_index import RELATIVE_OFFSET_MAX
-from broker.protocol.batch import Buffer
-from broker.protocol.records import read_records
-from broker.protocol.validation import split_replicated
 from tests.support.batches import NOW_MS, plain_batch, stamped
 from tests.support.logs import (
     CountingDisk,

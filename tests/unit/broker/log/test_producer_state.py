@@ -1,10 +1,10 @@
 from __future__ import annotations
 
 import pytest
+from logbus_broker.errors import OutOfOrderSequence
+from logbus_broker.log.producer_state import REFUSED_MAX, ProducerStates, SentBatch
+from logbus_broker.protocol.batch import BatchHeader, read_header
 
-from broker.errors import OutOfOrderSequence
-from broker.log.producer_state import REFUSED_MAX, ProducerStates, SentBatch
-from broker.protocol.batch import BatchHeader, read_header
 from tests.support.batches import NOW_MS, plain_batch, produced
 
 PRODUCER = 1000

@@ -5,13 +5,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
+from logbus_broker.disk.filesystem import OpenFile
+from logbus_broker.errors import StorageError
+from logbus_broker.log.checkpoint import FLUSH_FAILED
+from logbus_broker.log.log_retention import apply_retention
+from logbus_broker.log.partition_log import PartitionLog
+from logbus_broker.protocol.batch import BATCH_HEADER_BYTES, Buffer
 
-from broker.disk.filesystem import OpenFile
-from broker.errors import StorageError
-from broker.log.checkpoint import FLUSH_FAILED
-from broker.log.log_retention import apply_retention
-from broker.log.partition_log import PartitionLog
-from broker.protocol.batch import BATCH_HEADER_BYTES, Buffer
 from tests.support.batches import NOW_MS, altered, plain_batch, stamped
 from tests.support.logs import (
     FailingDisk,

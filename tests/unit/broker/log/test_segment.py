@@ -8,10 +8,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from logbus_broker.log.partition_log import PartitionLog
+from logbus_broker.log.segment_index import OFFSET_ENTRY, IndexNote
+from logbus_broker.protocol.batch_builder import build_batch
 
-from broker.log.partition_log import PartitionLog
-from broker.log.segment_index import OFFSET_ENTRY, IndexNote
-from broker.protocol.batch_builder import build_batch
 from tests.support.batches import records_at
 from tests.support.logs import append, crash_copy, files_with, flush, open_log, segments_in
 
@@ -105,7 +105,7 @@ def test_indexes_of_an_earlier_time_are_rebuilt(tmp_path: Path) -> None:
 
 
 def test_a_full_index_rolls_the_segment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("broker.log.segment.OFFSET_INDEX_BYTES_MAX", 3 * OFFSET_ENTRY.size)
+    monkeypatch.setattr("logbus_broker.log.segment.OFFSET_INDEX_BYTES_MAX", 3 * OFFSET_ENTRY.size)
     log = open_log(tmp_path, index_interval_bytes=0)
     for number in range(8):
         append(log, build_batch(records_at([number])))

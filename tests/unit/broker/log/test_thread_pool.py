@@ -8,12 +8,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-
-from broker.disk.filesystem import FileSystem, OpenFile
-from broker.errors import StorageError
-from broker.log.flusher import FlushTicket
-from broker.log.segment import Segment
-from broker.log.thread_pool import SystemThreadPool
+from logbus_broker.disk.filesystem import FileSystem, OpenFile
+from logbus_broker.errors import StorageError
+from logbus_broker.log.flusher import FlushTicket
+from logbus_broker.log.segment import Segment
+from logbus_broker.log.thread_pool import SystemThreadPool
 
 
 class Kernel:

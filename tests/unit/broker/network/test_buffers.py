@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from logbus_broker.config.settings import BrokerConfig
+from logbus_broker.disk.filesystem import FileSlice, FileSystem, OpenFile
+from logbus_broker.network.buffers import GATHERED_BYTES_MAX, Output, ShortFile
 
-from broker.config.settings import BrokerConfig
-from broker.disk.filesystem import FileSlice, FileSystem, OpenFile
-from broker.network.buffers import GATHERED_BYTES_MAX, Output, ShortFile
 from tests.support.sockets import ScriptedOutput, ScriptedSocket
 
 BUDGET = 1 << 20

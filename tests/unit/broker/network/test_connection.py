@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from logbus_broker.api.handler import Parts, Pending
+from logbus_broker.config.settings import BrokerConfig
+from logbus_broker.counters import NetworkCounters
+from logbus_broker.errors import ProtocolError
+from logbus_broker.network.connection import Connection, Dispatch
+from logbus_broker.protocol.framing import Request
+from logbus_broker.protocol.primitives import PARTITIONS_MAX
 
-from broker.api.handler import Parts, Pending
-from broker.config.settings import BrokerConfig
-from broker.counters import NetworkCounters
-from broker.errors import ProtocolError
-from broker.network.connection import Connection, Dispatch
-from broker.protocol.framing import Request
-from broker.protocol.primitives import PARTITIONS_MAX
 from tests.support.sockets import ScriptedSocket, metadata_frame
 
 
@@ -299,7 +299,7 @@ def test_a_large_frame_for_which_there_is_no_memory_costs_its_connection(monkeyp
     def refuse(*_: object, **__: object) -> None:
         raise OSError(12, "Cannot allocate memory")
 
-    monkeypatch.setattr("broker.network.buffers.mmap.mmap", refuse)
+    monkeypatch.setattr("logbus_broker.network.buffers.mmap.mmap", refuse)
     conn, sock = connected(echo)
     sock.incoming += produce_frame(1, NO_TOPICS + bytes(3 << 20))
     with pytest.raises(MemoryError, match="Cannot allocate"):

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from logbus_broker.network.http import EXCHANGES_MAX, HEAD_BYTES_MAX, HttpAnswer, HttpEndpoint, HttpExchange, respond, text
 
-from broker.network.http import EXCHANGES_MAX, HEAD_BYTES_MAX, HttpAnswer, HttpEndpoint, HttpExchange, respond, text
 from tests.support.loop import ScriptedPoller
 from tests.support.manual_clock import ManualClock
 from tests.support.sockets import ScriptedListener, ScriptedSocket

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from logbus_broker.api.handler import Parts, Pending
+from logbus_broker.network.connection import Connection
+from logbus_broker.network.poller import PEER_END, READ, RESET, WRITE
+from logbus_broker.protocol.framing import Request
 
-from broker.api.handler import Parts, Pending
-from broker.network.connection import Connection
-from broker.network.poller import PEER_END, READ, RESET, WRITE
-from broker.protocol.framing import Request
 from tests.support.loop import WAKEUP, Loop
 from tests.support.sockets import ScriptedSocket, metadata_frame
 

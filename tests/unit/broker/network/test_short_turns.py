@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from logbus_broker.network.poller import WRITE
 
-from broker.network.poller import WRITE
 from tests.support.batches import plain_batch
 from tests.support.engine import Harness
 from tests.support.loop import Loop

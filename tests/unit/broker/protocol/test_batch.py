@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 from crc32c import crc32c
+from logbus_broker.protocol.batch import CRC_START, BatchHeader, read_header, stamp, write_header
 
-from broker.protocol.batch import CRC_START, BatchHeader, read_header, stamp, write_header
 from tests.support.batches import plain_batch
 
 

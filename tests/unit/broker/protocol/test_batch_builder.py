@@ -1,11 +1,11 @@
 from __future__ import annotations
 
 import pytest
+from logbus_broker.errors import InvalidRecord
+from logbus_broker.protocol.batch import read_header
+from logbus_broker.protocol.batch_builder import IsNewest, NewRecord, build_batch, compact_batch
+from logbus_broker.protocol.records import read_keys, read_records, read_timestamps, record_bytes
 
-from broker.errors import InvalidRecord
-from broker.protocol.batch import read_header
-from broker.protocol.batch_builder import IsNewest, NewRecord, build_batch, compact_batch
-from broker.protocol.records import read_keys, read_records, read_timestamps, record_bytes
 from tests.support.batches import NOW_MS, altered, validated, with_deltas
 
 DAY_MS = 86_400_000

@@ -9,11 +9,10 @@ import struct
 from typing import Any
 
 import pytest
-
-from broker.errors import ProtocolError
-from broker.protocol.api import ApiKey
-from broker.protocol.codec import ELEMENTS_MAX, decode_request, request_class
-from broker.protocol.schema import read_description
+from logbus_broker.errors import ProtocolError
+from logbus_broker.protocol.api import ApiKey
+from logbus_broker.protocol.codec import ELEMENTS_MAX, decode_request, request_class
+from logbus_broker.protocol.schema import read_description
 
 
 def encoded(message: Any, version: int) -> memoryview:

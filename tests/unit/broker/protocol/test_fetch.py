@@ -6,12 +6,12 @@ import uuid
 from typing import Any
 
 import pytest
+from logbus_broker.errors import ProtocolError
+from logbus_broker.protocol.api import ApiKey
+from logbus_broker.protocol.codec import request_class
+from logbus_broker.protocol.fetch import FetchAnswer, encode_fetch_response, parse_fetch
+from logbus_broker.protocol.primitives import PARTITIONS_MAX
 
-from broker.errors import ProtocolError
-from broker.protocol.api import ApiKey
-from broker.protocol.codec import request_class
-from broker.protocol.fetch import FetchAnswer, encode_fetch_response, parse_fetch
-from broker.protocol.primitives import PARTITIONS_MAX
 from tests.support.kio_messages import read_response
 
 VERSIONS = range(4, 18)

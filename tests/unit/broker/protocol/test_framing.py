@@ -1,10 +1,9 @@
 from __future__ import annotations
 
 import pytest
-
-from broker.errors import ProtocolError, UnsupportedVersion
-from broker.protocol.api import ApiKey
-from broker.protocol.framing import frame_length, read_request, response_head
+from logbus_broker.errors import ProtocolError, UnsupportedVersion
+from logbus_broker.protocol.api import ApiKey
+from logbus_broker.protocol.framing import frame_length, read_request, response_head
 
 LIMIT = 1 << 20
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from logbus_broker.counters import NetworkCounters
+from logbus_broker.errors import ProtocolError, UnsupportedVersion
+from logbus_broker.network.connection import Connection
+from logbus_broker.protocol.api import APIS, ApiKey
+from logbus_broker.protocol.codec import decode_request, encode_response, response_class
+from logbus_broker.protocol.fetch import parse_fetch
+from logbus_broker.protocol.framing import Request, read_request, response_head
+from logbus_broker.protocol.produce import parse_produce
 
-from broker.counters import NetworkCounters
-from broker.errors import ProtocolError, UnsupportedVersion
-from broker.network.connection import Connection
-from broker.protocol.api import APIS, ApiKey
-from broker.protocol.codec import decode_request, encode_response, response_class
-from broker.protocol.fetch import parse_fetch
-from broker.protocol.framing import Request, read_request, response_head
-from broker.protocol.produce import parse_produce
 from tests.support.engine import Harness
 from tests.support.frames import CapturedPair, captured_pairs
 from tests.support.kio_messages import read_response

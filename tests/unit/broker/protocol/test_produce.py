@@ -8,13 +8,12 @@ from __future__ import annotations
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-
-from broker.errors import ProtocolError
-from broker.protocol.api import APIS, ApiKey
-from broker.protocol.codec import request_class
-from broker.protocol.framing import CONSTANT_START, read_request, response_head
-from broker.protocol.primitives import PARTITIONS_MAX, write_uvarint
-from broker.protocol.produce import (
+from logbus_broker.errors import ProtocolError
+from logbus_broker.protocol.api import APIS, ApiKey
+from logbus_broker.protocol.codec import request_class
+from logbus_broker.protocol.framing import CONSTANT_START, read_request, response_head
+from logbus_broker.protocol.primitives import PARTITIONS_MAX, write_uvarint
+from logbus_broker.protocol.produce import (
     CONSTANT_BYTES_MAX,
     ProduceAnswer,
     ProduceShape,
@@ -24,6 +23,7 @@ from broker.protocol.produce import (
     shape_of,
     topic_head,
 )
+
 from tests.support.kio_messages import read_response
 from tests.support.two_paths import produce_frame
 

@@ -1,4 +1,4 @@
-"""docs/protocol-support.md lists what broker/protocol/api.py supports, no more and no less."""
+"""docs/protocol-support.md lists what broker/logbus_broker/protocol/api.py supports, no more and no less."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import re
 from dataclasses import fields
 from pathlib import Path
 
-from broker.config.settings import IgnoredSettings
-from broker.protocol.api import APIS
-from broker.protocol.codec import request_class
+from logbus_broker.config.settings import IgnoredSettings
+from logbus_broker.protocol.api import APIS
+from logbus_broker.protocol.codec import request_class
 
 PAGE = Path(__file__).parents[4] / "docs" / "protocol-support.md"
 ROW = re.compile(r"\| (?P<key>\d+) \| (?P<name>\w+) \| (?P<first>\d+)(?:-(?P<last>\d+))? \|")

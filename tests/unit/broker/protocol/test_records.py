@@ -3,11 +3,11 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 import pytest
+from logbus_broker.errors import InvalidRecord
+from logbus_broker.protocol.batch import BATCH_HEADER_BYTES, read_header
+from logbus_broker.protocol.batch_builder import NewRecord, build_batch
+from logbus_broker.protocol.records import read_records
 
-from broker.errors import InvalidRecord
-from broker.protocol.batch import BATCH_HEADER_BYTES, read_header
-from broker.protocol.batch_builder import NewRecord, build_batch
-from broker.protocol.records import read_records
 from tests.support.batches import altered, records_at
 
 

@@ -11,13 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from kio.schema.fetch.v17 import request as kio_request
 from kio.static.primitive import i32Timedelta
-
-from broker.errors import ProtocolError
-from broker.protocol import replica_fetch
-from broker.protocol.api import ApiKey
-from broker.protocol.fetch import parse_fetch
-from broker.protocol.primitives import PARTITIONS_MAX
-from broker.protocol.replica_fetch import (
+from logbus_broker.errors import ProtocolError
+from logbus_broker.protocol import replica_fetch
+from logbus_broker.protocol.api import ApiKey
+from logbus_broker.protocol.fetch import parse_fetch
+from logbus_broker.protocol.primitives import PARTITIONS_MAX
+from logbus_broker.protocol.replica_fetch import (
     NO_OFFSET,
     REPLICA_FETCH_VERSION,
     ReplicaAnswer,
@@ -30,6 +29,7 @@ from broker.protocol.replica_fetch import (
     parse_replica_answer,
     parse_replica_fetch,
 )
+
 from tests.support.kio_messages import read_response, written
 
 CLICKS, VIEWS = uuid.UUID(int=7 << 100), uuid.UUID(int=9)

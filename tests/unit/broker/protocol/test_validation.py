@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 from crc32c import crc32c
-
-from broker.errors import (
+from logbus_broker.errors import (
     BrokerError,
     CorruptMessage,
     InspectionTooLong,
@@ -16,11 +15,11 @@ from broker.errors import (
     RequestError,
     UnsupportedCompressionType,
 )
-from broker.protocol.batch import BATCH_HEADER_BYTES, CRC_START, LENGTH_END, read_header
-from broker.protocol.batch_builder import NewRecord, build_batch
-from broker.protocol.compression import ZSTD
-from broker.protocol.records import check_keys, read_keys, read_records, read_timestamps
-from broker.protocol.validation import (
+from logbus_broker.protocol.batch import BATCH_HEADER_BYTES, CRC_START, LENGTH_END, read_header
+from logbus_broker.protocol.batch_builder import NewRecord, build_batch
+from logbus_broker.protocol.compression import ZSTD
+from logbus_broker.protocol.records import check_keys, read_keys, read_records, read_timestamps
+from logbus_broker.protocol.validation import (
     INSPECTED_BYTES_MAX,
     INSPECTED_BYTES_PER_REQUEST_MAX,
     INSPECTED_RECORDS_MAX,
@@ -31,6 +30,7 @@ from broker.protocol.validation import (
     split_replicated,
     validate_new_batch,
 )
+
 from tests.support.batches import NOW_MS, altered, plain_batch, produced, records_at, stamped, validated, with_deltas
 
 

@@ -7,12 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from logbus_broker.api.handler import Pending
+from logbus_broker.log.high_watermark import ReplicatedHighWatermark
+from logbus_broker.protocol.api import ApiKey, ErrorCode
+from logbus_broker.protocol.codec import request_class
+from logbus_broker.protocol.replica_fetch import ReplicaPartition
 
-from broker.api.handler import Pending
-from broker.log.high_watermark import ReplicatedHighWatermark
-from broker.protocol.api import ApiKey, ErrorCode
-from broker.protocol.codec import request_class
-from broker.protocol.replica_fetch import ReplicaPartition
 from tests.support.engine import Harness
 from tests.support.leading import waiting, wants
 from tests.support.replicas import append

@@ -10,13 +10,13 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from logbus_broker.cluster.metadata_image import PartitionState
+from logbus_broker.cluster.metadata_log import STATES_MAX, decode_changes
+from logbus_broker.cluster.store import Operation, Outcome, Unknown
+from logbus_broker.cluster.znodes import CHANGES
+from logbus_broker.replication.isr import RETRY_SECONDS, Proposal, Proposals, propose_handover, propose_isr, takes_records
+from logbus_broker.replication.led_partition import Departures, LedPartition, PartitionProgress
 
-from broker.cluster.metadata_image import PartitionState
-from broker.cluster.metadata_log import STATES_MAX, decode_changes
-from broker.cluster.store import Operation, Outcome, Unknown
-from broker.cluster.znodes import CHANGES
-from broker.replication.isr import RETRY_SECONDS, Proposal, Proposals, propose_handover, propose_isr, takes_records
-from broker.replication.led_partition import Departures, LedPartition, PartitionProgress
 from tests.support.leading import ME, TOPIC_ID, StoredStates
 
 STATE = PartitionState(leader=ME, leader_epoch=1, isr=(0, 1), version=0)

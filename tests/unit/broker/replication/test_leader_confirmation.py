@@ -8,12 +8,12 @@ from math import inf
 from uuid import UUID
 
 import pytest
+from logbus_broker.cluster.metadata_log import STATES_MAX
+from logbus_broker.cluster.store import Check, Committed, Operation, Outcome, Reason, Refused, Unknown
+from logbus_broker.cluster.znodes import state_path, topic_id_path
+from logbus_broker.replication.isr import CHECK_SECONDS, Confirmation, confirmed_until
+from logbus_broker.replication.led_partition import LedPartition
 
-from broker.cluster.metadata_log import STATES_MAX
-from broker.cluster.store import Check, Committed, Operation, Outcome, Reason, Refused, Unknown
-from broker.cluster.znodes import state_path, topic_id_path
-from broker.replication.isr import CHECK_SECONDS, Confirmation, confirmed_until
-from broker.replication.led_partition import LedPartition
 from tests.sim.world import Timeline
 from tests.support.leading import TOPIC_ID
 from tests.unit.broker.replication.test_isr import STATE, led_partition

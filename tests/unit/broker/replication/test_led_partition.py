@@ -6,9 +6,8 @@ from dataclasses import replace
 from math import inf
 
 import pytest
-
-from broker.cluster.metadata_image import PartitionState
-from broker.replication.led_partition import Departures, PartitionProgress
+from logbus_broker.cluster.metadata_image import PartitionState
+from logbus_broker.replication.led_partition import Departures, PartitionProgress
 
 STATE = PartitionState(leader=0, leader_epoch=5, isr=(0, 1, 2), version=10)
 

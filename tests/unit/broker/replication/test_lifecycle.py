@@ -7,13 +7,13 @@ from typing import Any, cast
 from uuid import UUID
 
 import pytest
+from logbus_broker.cluster.dynamic_config import ImageSettings
+from logbus_broker.cluster.metadata_image import NO_LEADER, BrokerNode, ClusterTopic, MetadataImage, PartitionState
+from logbus_broker.cluster.znodes import decode_state, state_path
+from logbus_broker.config.settings import LogConfig
+from logbus_broker.errors import BrokerError
+from logbus_broker.replication.lifecycle import WITHDRAW_RETRY_SECONDS, WITHDRAW_SECONDS, ControlledShutdown
 
-from broker.cluster.dynamic_config import ImageSettings
-from broker.cluster.metadata_image import NO_LEADER, BrokerNode, ClusterTopic, MetadataImage, PartitionState
-from broker.cluster.znodes import decode_state, state_path
-from broker.config.settings import LogConfig
-from broker.errors import BrokerError
-from broker.replication.lifecycle import WITHDRAW_RETRY_SECONDS, WITHDRAW_SECONDS, ControlledShutdown
 from tests.support.manual_clock import ManualClock
 
 ME = 1

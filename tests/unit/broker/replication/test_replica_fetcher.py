@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from logbus_broker.errors import OutOfOrderSequence
+from logbus_broker.log.partition import Staged
+from logbus_broker.protocol.api import ErrorCode
+from logbus_broker.replication.replica_fetcher import SLICE_SECONDS, ReplicaFetcherManager
 
-from broker.errors import OutOfOrderSequence
-from broker.log.partition import Staged
-from broker.protocol.api import ErrorCode
-from broker.replication.replica_fetcher import SLICE_SECONDS, ReplicaFetcherManager
 from tests.support.batches import produced, stamped, validated
 from tests.support.following import INCARNATION, ME, TOPIC_ID, FollowerScene, batches, encode, row
 
@@ -191,7 +191,7 @@ def test_what_an_old_connection_brings_late_is_not_used(scene: FollowerScene) ->
 
 
 def test_a_thousand_partitions_are_named_at_a_time(idle: FollowerScene, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("broker.replication.replica_fetcher.NAMED_MAX", 2)
+    monkeypatch.setattr("logbus_broker.replication.replica_fetcher.NAMED_MAX", 2)
     for index in range(5):
         idle.follow(index)
     idle.reach()

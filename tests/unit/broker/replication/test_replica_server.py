@@ -6,12 +6,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from logbus_broker.log.partition_log import PartitionLog
+from logbus_broker.protocol.api import ErrorCode
+from logbus_broker.protocol.batch import BATCH_HEADER_BYTES, LENGTH_END, read_header
+from logbus_broker.replication.interfaces import TopicIdPartition
+from logbus_broker.replication.led_partition import LedPartition
 
-from broker.log.partition_log import PartitionLog
-from broker.protocol.api import ErrorCode
-from broker.protocol.batch import BATCH_HEADER_BYTES, LENGTH_END, read_header
-from broker.replication.interfaces import TopicIdPartition
-from broker.replication.led_partition import LedPartition
 from tests.support.leading import STATE, TOPIC_ID, Follower, LeaderScene, fetching, waiting, wants
 
 

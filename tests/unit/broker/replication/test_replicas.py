@@ -12,12 +12,12 @@ from typing import Any, cast
 from uuid import UUID
 
 import pytest
+from logbus_broker.cluster.metadata_image import NO_LEADER, PartitionState
+from logbus_broker.cluster.topic_registry import Topic
+from logbus_broker.config.settings import LogConfig
+from logbus_broker.errors import StorageError
+from logbus_broker.replication.replicas import AssignedReplica, LogIntegrity, OpenedReplica, ReplicaLogs, state_at_start
 
-from broker.cluster.metadata_image import NO_LEADER, PartitionState
-from broker.cluster.topic_registry import Topic
-from broker.config.settings import LogConfig
-from broker.errors import StorageError
-from broker.replication.replicas import AssignedReplica, LogIntegrity, OpenedReplica, ReplicaLogs, state_at_start
 from tests.support.engine import ManualThreadPool
 
 TOPIC = Topic(name="clicks", topic_id=UUID(int=7), partition_count=3)

@@ -109,10 +109,12 @@ def test_what_is_installed_here_is_what_logbus_was_made_for() -> None:
 
 def test_a_requirement_that_is_not_met_is_an_error_with_the_version_that_is_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        installation_checks.metadata, "requires", lambda name: ["click>=999", "no-such-thing==1", "duckdb>=999; extra == 'x'"]
+        installation_checks.metadata,
+        "requires",
+        lambda name: ["click>=999", "no-such-thing==1", "pyiceberg>=999; extra == 'x'", "no-such-extra; extra == 'x'"],
     )
     found = told(installation_checks.check_versions, around())
-    assert [message.split(", logbus")[0].split(" is ")[0] for _, message in found] == ["click", "no-such-thing"]
+    assert [message.split(", logbus")[0].split(" is ")[0] for _, message in found] == ["click", "no-such-thing", "pyiceberg"]
     assert found[1][1] == "no-such-thing is not installed, logbus needs no-such-thing==1"
 
 

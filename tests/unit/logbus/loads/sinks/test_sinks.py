@@ -26,7 +26,7 @@ def test_a_pipeline_without_a_sink_loads_into_postgresql() -> None:
 @pytest.mark.parametrize("name", SINKS)
 def test_every_sink_of_the_table_knows_itself_by_its_name_and_has_a_tasks_side(name: str) -> None:
     assert sink_for(pipeline(sink=name), ENGINE).name == name
-    assert callable(resolve_name(f"spark_jobs.sinks.{name}:task_sink"))
+    assert callable(resolve_name(f"logbus_spark.sinks.{name}:task_sink"))
 
 
 def test_work_on_many_windows_makes_each_pipelines_sink_once() -> None:
@@ -40,7 +40,9 @@ def test_an_unknown_sink_is_refused_with_those_there_are() -> None:
 
 
 def test_a_sink_whose_library_is_missing_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "logbus.loads.sinks.iceberg", None)
+    for name in [name for name in sys.modules if name.startswith("pyiceberg")]:
+        monkeypatch.setitem(sys.modules, name, None)
+    monkeypatch.delitem(sys.modules, "logbus.loads.sinks.iceberg", raising=False)
     with pytest.raises(UserError, match=r"pip install 'logbus\[iceberg\]'"):
         sink_for(pipeline(sink="iceberg"), ENGINE)
 

@@ -1,5 +1,0 @@
-"""`python -m broker`."""
-
-from broker.cli import main
-
-main()

@@ -1,0 +1,5 @@
+"""`python -m logbus_broker`."""
+
+from logbus_broker.cli import main
+
+main()

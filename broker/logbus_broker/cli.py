@@ -1,0 +1,122 @@
+"""`python -m logbus_broker`: serve, list the settings, inspect stored files.
+
+Errors that the user can fix are one line, exit code 1.
+
+argparse, because startup time matters: the friendlier libraries take longer to import than the log takes to open.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from argparse import ArgumentParser, Namespace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
+from pathlib import Path
+
+from logbus_broker import errors, logs
+from logbus_broker.config.properties import load_config
+from logbus_broker.config.settings import BrokerConfig, LogConfig
+
+_MENDABLE = (errors.ConfigError, errors.StartupError, errors.StorageError)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Run one command; SystemExit with 1 if it fails, with 2 on a usage error."""
+    arguments = parser().parse_args(argv)
+    try:
+        COMMANDS[arguments.command](arguments)
+        sys.stdout.flush()
+    except BrokenPipeError:  # `... | head`: the reader has what it wanted; what is left must not be tried again at exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise SystemExit(128 + signal.SIGPIPE) from None
+
+
+def parser() -> ArgumentParser:
+    top = ArgumentParser(
+        prog="python -m logbus_broker", description="The logbus broker: a log for records, spoken to with the Kafka protocol."
+    )
+    commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    serving = commands.add_parser("serve", help=serve.__doc__, description=serve.__doc__)
+    serving.add_argument("--config", metavar="FILE", help="a properties file with Kafka's own setting names")
+    serving.add_argument(
+        "--override", action="append", default=[], metavar="KEY=VALUE", help="one setting; wins over the file; may be repeated"
+    )
+    serving.add_argument("--log-level", default="INFO", choices=["DEBUG", "INFO", "WARNING", "ERROR"], help="INFO by default")
+    commands.add_parser("settings", help=settings.__doc__, description=settings.__doc__)
+    verifying = commands.add_parser("verify", help="look for faults in stored files", description=verify.__doc__)
+    verifying.add_argument("directory", type=Path, help="a data directory, or one partition in it")
+    dumping = commands.add_parser("dump-log", help="print what stored files hold", description=dump_log.__doc__)
+    dumping.add_argument("files", nargs="+", type=Path, metavar="FILE")
+    dumping.add_argument("--records", action="store_true", help="the records in each batch, too, with their keys and values")
+    return top
+
+
+def serve(arguments: Namespace) -> None:
+    """Serve until SIGTERM, Ctrl-C or, except under nohup, a closed terminal."""
+    try:
+        config = load_config(arguments.config, arguments.override)
+        logs.set_up_logging(sys.stderr, level=arguments.log_level, form=config.log_format)
+        from logbus_broker.node import LogBroker  # imported here, so that --help and errors in settings appear at once
+
+        node = LogBroker(config)
+        node.serve()
+    except _MENDABLE as error:
+        raise SystemExit(f"error: {error}") from None
+
+
+def settings(arguments: Namespace) -> None:
+    """List every setting with what it is for and its default: a configuration file to start from."""
+    from logbus_broker.config.catalog import DOCUMENTATION, as_text
+
+    broker, log = BrokerConfig(), LogConfig()
+    rows = [(item.metadata["name"], getattr(broker, item.name)) for item in fields(BrokerConfig) if item.metadata]
+    rows += [(item.metadata["name"], getattr(log, item.name)) for item in fields(LogConfig)]
+    for name, default in sorted(rows):
+        text = as_text(default)
+        print(f"# {DOCUMENTATION[name]}")
+        print(f"#{name}=" if text is None else f"{name}={text}")
+
+
+def verify(arguments: Namespace) -> None:
+    """Read every segment, index and checkpoint of a data directory, or of one partition in it, and name each fault with its
+    file and position. Changes nothing; the broker may be running. Exit status 1 where there is a fault."""
+    from logbus_broker.disk.filesystem import FileSystem
+    from logbus_broker.log.inspection import Verification
+
+    if not arguments.directory.is_dir():
+        raise SystemExit(f"error: {arguments.directory} is not a directory")
+    run, count = Verification(arguments.directory, FileSystem()), 0
+    try:
+        for fault in run.faults():
+            print(fault)
+            count += 1
+    except OSError as error:
+        raise SystemExit(f"error: {error}") from None
+    read = f"{run.partitions} partitions, {run.segments} segments, {run.batches} batches, {run.read_bytes} bytes"
+    print(f"{count or 'no'} fault{'' if count == 1 else 's'} in {read}")
+    if count:
+        raise SystemExit(1)
+
+
+def dump_log(arguments: Namespace) -> None:
+    """Print the batches of a .log file, the entries of an .index or .timeindex, or the producers of a .snapshot, in the form of
+    Apache Kafka's kafka-dump-log."""
+    from logbus_broker.disk.filesystem import FileSystem
+    from logbus_broker.log.inspection import dump_file
+
+    try:
+        for file in arguments.files:
+            for line in dump_file(file, FileSystem(), records=arguments.records):
+                print(line)
+    except (OSError, ValueError) as error:
+        raise SystemExit(f"error: {error}") from None
+
+
+COMMANDS: Mapping[str, Callable[[Namespace], None]] = {
+    "serve": serve,
+    "settings": settings,
+    "verify": verify,
+    "dump-log": dump_log,
+}

@@ -1,0 +1,338 @@
+"""This broker's part in a cluster: membership, controller and replication, built in order and driven by the loop.
+
+The engine creates a `Cluster` if `zookeeper.connect` is set. What is outside the process is passed in (`ClusterEnvironment`): the
+store, the connections to other brokers, the machine's boot id. Everything runs on the loop's thread.
+
+Events arrive in three ways: from the store (`drain`), from the connections to other brokers (`PeerEvents`), and from timers
+(`due`). All of them are acted on in `work`, at the end of a turn, after the turn's writes.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from uuid import UUID
+
+from logbus_broker.clock import Clock
+from logbus_broker.cluster import assignment, controller, dynamic_config, local_files, membership, metadata_image, znodes
+from logbus_broker.cluster.store import Store
+from logbus_broker.config.settings import BrokerConfig
+from logbus_broker.disk.filesystem import FileSystem
+from logbus_broker.errors import BrokerError, NotLeaderOrFollower
+from logbus_broker.log import log_directory, manager
+from logbus_broker.log.high_watermark import ReplicatedHighWatermark
+from logbus_broker.log.partition import Partition
+from logbus_broker.log.thread_pool import ThreadPool
+from logbus_broker.replication import interfaces, lifecycle, replica_fetcher, replica_manager, replicas
+from logbus_broker.replication.leader import Leader
+
+logger = logging.getLogger("broker.cluster_engine")
+
+_LISTENER_PROTOCOL = "PLAINTEXT"
+_SERVED_WITHOUT_LEAD_SESSIONS = 2  # for how many session timeouts an unconfirmed leader still serves consumers
+
+Then = Callable[[BrokerError | None], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterEnvironment:
+    """What a broker in a cluster needs from its environment. `connect` creates the connections to the other brokers, which report
+    events to its argument. `boot_id` is the machine's, empty if that is unknown. `session_ids` are numbers that no earlier
+    process of this broker gave to its followers' sessions. `on_fenced` is called with why this process must stop at once."""
+
+    store: Store
+    connect: Callable[[interfaces.PeerEvents], interfaces.Peers]
+    boot_id: str
+    session_ids: Iterator[int]
+    on_fenced: Callable[[BrokerError], None]
+
+
+class Cluster:
+    """See the module docstring. `attach` is called once, when partitions and their high watermark exist, then `begin`."""
+
+    def __init__(
+        self,
+        config: BrokerConfig,
+        environment: ClusterEnvironment,
+        directory: log_directory.LogDirectory,
+        *,
+        clock: Clock,
+        filesystem: FileSystem,
+        thread_pool: ThreadPool,
+        new_id: Callable[[], UUID],
+        ports: Mapping[str, int],
+        code_of: Callable[[BrokerError], int],
+    ) -> None:
+        """`ports` are the actual ports, by listener."""
+        self._config = config
+        self._directory = directory
+        self._clock = clock
+        self._filesystem = filesystem
+        self._thread_pool = thread_pool
+        self._connect_text = config.zookeeper_connect
+        self.settings = dynamic_config.ImageSettings(config.log, config.broker_id)
+        self.store = environment.store
+        self._on_fenced = environment.on_fenced
+        self.leader = Leader(
+            config,
+            environment.store,
+            clock,
+            cluster_id=directory.cluster_id,
+            code_of=code_of,
+            session_ids=environment.session_ids,
+        )
+        node = metadata_image.BrokerNode(
+            broker_id=config.broker_id,
+            incarnation=-1,
+            endpoints={
+                name: metadata_image.Endpoint(host=listener.host, port=listener.port, security_protocol=_LISTENER_PROTOCOL)
+                # Register the advertised address: the bound one may be the wildcard address, or a port that is mapped to
+                # another.
+                for name, listener in config.advertised_at(ports).items()
+            },
+            rack=config.rack,
+            directory_id=directory.directory_id,
+        )
+        self.member = membership.ClusterMember(
+            self.store,
+            node,
+            cluster_id=directory.cluster_id,
+            new_cluster_id=local_files.encode_id(new_id()),
+            clock=clock,
+            session_timeout_ms=config.zookeeper_session_ms,
+            on_fenced=self._fenced,
+        )
+        self.grace_seconds = _SERVED_WITHOUT_LEAD_SESSIONS * config.zookeeper_session_ms / 1000
+        self.failure_detector = controller.FailureDetector()
+        self.is_ready = False  # requests can be served
+        self.has_entered = False  # all logs are open
+        self._peers = environment.connect(self)
+        self._fetchers = replica_fetcher.ReplicaFetcherManager(self._fetcher_of)
+        self._start: lifecycle.ClusterStartup | None = None
+        self._leaving: lifecycle.ControlledShutdown | None = None
+        self._wants_to_leave: Callable[[], None] | None = None
+        self._endpoints: dict[int, metadata_image.Endpoint] = {}
+        self._processes: dict[int, int] = {}  # incarnations, by broker id
+
+    def attach(self, partitions: manager.PartitionManager, high_watermark: ReplicatedHighWatermark, *, on_ready: Then) -> None:
+        """`on_ready` is called once: when this broker has joined the cluster, or with the reason why it cannot."""
+        config, clock = self._config, self._clock
+        self._on_ready = on_ready
+        waiting_for = high_watermark.on_offline
+
+        def went_offline(partition: Partition) -> None:
+            waiting_for(partition)
+            self.replica_manager.went_offline(partition)
+
+        # Chained, not replaced: the engine has already set this hook for the requests waiting here; roles must learn as well
+        # that this replica cannot lead.
+        high_watermark.on_offline = went_offline
+        hooks = replicas.FollowerHooks(
+            written=high_watermark.written,
+            want_flush=high_watermark.request_flush,
+            offline=went_offline,
+            cut=lambda partition: self._directory.note_cut(partition.topic, partition.index, partition.end_offset),
+        )
+        self._logs = replicas.ReplicaLogs(partitions, self._directory, self._filesystem, self._thread_pool)
+        self.replica_manager = replica_manager.ReplicaManager(
+            config.broker_id,
+            partitions=partitions,
+            logs=self._logs,
+            settings=self.settings,
+            leader=self.leader,
+            fetchers=self._fetchers,
+            followed=lambda partition: replicas.FollowedPartition(partition, thread_pool=self._thread_pool, hooks=hooks),
+            moving=lambda image: assignment.moving(image.topics.values(), image.brokers),
+            store=self.store,
+            clock=clock,
+        )
+        self.controller = controller.ClusterController(
+            self.store,
+            config.broker_id,
+            clock,
+            session_timeout_ms=config.zookeeper_session_ms,
+            minimum_of=lambda topic: self.settings.insync_min(self.member.image, topic),
+            is_unclean_allowed=lambda topic: self.settings.is_unclean_allowed(self.member.image, topic),
+        )
+        self.member.elect = lambda keys, is_unclean: self.controller.elect(keys, is_unclean=is_unclean)
+        # Hooks between three packages that must not import each other: a follower's progress (leader) moves the visible offset
+        # (high watermark); trimming a log here moves the followers' log start offset (leader); a flush of a followed log is
+        # reported to its leader (roles).
+        self.leader.on_moved = high_watermark.moved
+        self.leader.server.on_newer_epoch = lambda key, epoch: self.member.watcher.changed(znodes.CHANGES)
+        self.leader.server.is_known_topic = self._is_known_topic
+        high_watermark.on_follower_flushed = self.replica_manager.flushed
+        partitions.on_trimmed = self._trimmed
+        # `_image_changed` runs in order of dependency: addresses before the fetchers that use them, roles before the
+        # controller's duty, which may look at what this broker leads.
+        self.member.watcher.listen(self._image_changed)
+
+    def begin(self) -> None:
+        """Connect to ZooKeeper; everything else follows from the state read there."""
+        self.member.begin([self.controller])
+        self._start = lifecycle.ClusterStartup(
+            self.member,
+            self.replica_manager,
+            self._logs,
+            self._directory,
+            self.settings,
+            self._thread_pool,
+            self._clock,
+            connect=self._connect_text,
+            then=self._started,
+        )
+
+    def leave(self, then: Callable[[], None]) -> None:
+        """Controlled shutdown: `then` is called once no other broker depends on this process, or at once on a second request.
+        Safe in a signal handler."""
+        if not self.is_ready or self._wants_to_leave is not None:
+            then()
+        else:
+            self._wants_to_leave = then
+
+    def _begin_to_leave(self, then: Callable[[], None]) -> None:
+        seconds_max = self._config.controlled_shutdown_ms_max / 1000 if self._config.controlled_shutdown_enable else 0.0
+        self._leaving = lifecycle.ControlledShutdown(
+            self.member, self.replica_manager, self.settings, self._clock, seconds_max=seconds_max, then=then
+        )
+
+    # Followers of partitions led here are served by `leader`; fetchers are the opposite direction
+
+    def _fetcher_of(self, leader: int) -> replica_fetcher.ReplicaFetcher:
+        return replica_fetcher.ReplicaFetcher(
+            leader,
+            self._config,
+            incarnation=self.member.registration.incarnation,
+            cluster_id=self.member.registration.cluster_id,
+            peers=self._peers,
+            monotonic=self._clock.monotonic,
+        )
+
+    # Connections to other brokers
+
+    def reached(self, broker: int) -> None:
+        """A connection is open and the broker has answered on it."""
+        self._fetchers.reached(broker)
+        self.failure_detector.reached(broker)
+        self.controller.suspect(self.failure_detector.ids)
+
+    def closed(self, broker: int) -> None:
+        """The connection to the broker is lost."""
+        self._fetchers.closed(broker)
+
+    def refused(self, broker: int) -> None:
+        """Nothing listens at the broker's address."""
+        self.failure_detector.refused(broker, self._clock.monotonic())
+        self.controller.suspect(self.failure_detector.ids)
+
+    # The image
+
+    def _image_changed(self, image: metadata_image.MetadataImage, delta: metadata_image.MetadataDelta) -> None:
+        self.leader.learn_brokers(image)
+        self.failure_detector.learn(image)
+        self.controller.suspect(self.failure_detector.ids)
+        self._know_peers(image)
+        self.replica_manager.image_changed(image, delta)
+        self.controller.image_changed(image)
+
+    def _know_peers(self, image: metadata_image.MetadataImage) -> None:
+        listener = self._config.inter_broker_listener
+        endpoints = {
+            broker: node.endpoints[listener]
+            for broker, node in image.brokers.items()
+            if broker != self._config.broker_id and listener in node.endpoints
+        }
+        processes = {broker: image.brokers[broker].incarnation for broker in endpoints}
+        if endpoints == self._endpoints and processes == self._processes:
+            return
+        # Connections to an earlier process may be half open, if its machine lost power: nothing will ever arrive on them.
+        gone = [broker for broker, process in self._processes.items() if processes.get(broker, process) != process]
+        # First pass the set without these brokers, then with them: that closes the connections to the earlier processes.
+        if gone:
+            self._peers.know({broker: endpoint for broker, endpoint in self._endpoints.items() if broker not in gone})
+        self._endpoints, self._processes = endpoints, processes
+        self._peers.know(endpoints)
+
+    def _trimmed(self, partition: Partition) -> None:
+        if partition.is_led:
+            self.leader.log_start_moved(partition)
+
+    def _is_known_topic(self, topic_id: bytes) -> bool:
+        return any(topic.topic_id.bytes == topic_id for topic in self.member.image.topics.values())
+
+    # The loop
+
+    @property
+    def due(self) -> float:
+        """When there is work to do even if nothing arrives."""
+        first = min(self.member.due, self.replica_manager.due, self.leader.due, self._fetchers.due, self._peers.due)
+        if self.is_ready:
+            first = min(first, self.controller.due)
+        for stage in (self._start, self._leaving):
+            if stage is not None:
+                first = min(first, stage.due)
+        return first
+
+    def drain(self) -> None:
+        """Handle ZooKeeper's answers and events."""
+        self.store.drain()
+
+    def work(self, now: float) -> None:
+        """Called at the end of a turn, after its writes."""
+        # The session first: this process may turn out to be fenced. Roles before startup and leaving, which wait for what roles
+        # have done. Answering the leader's followers comes after everything that writes: one answer then carries all that this
+        # turn has changed.
+        self.member.work(now)
+        self.replica_manager.work(now)
+        if self._start is not None:
+            self._start.work(now)
+        if self._wants_to_leave is not None and self._leaving is None:
+            self._begin_to_leave(self._wants_to_leave)
+        if self._leaving is not None:
+            self._leaving.work(now)
+        if self.is_ready and now >= self.controller.due:
+            self.controller.work()
+        self.leader.work(now)
+        if now >= self._fetchers.due:
+            self._fetchers.work(now)
+        if now >= self._peers.due:
+            self._peers.work(now)
+
+    def _started(self, error: BrokerError | None) -> None:
+        self._start = None
+        if error is None:
+            self.leader.server.cluster_id = self.member.registration.cluster_id
+            self.is_ready = self.has_entered = True
+            self.replica_manager.work(self._clock.monotonic())
+        self._on_ready(error)
+
+    def _fenced(self, error: BrokerError) -> None:
+        logger.critical("%s", error)
+        self.is_ready = False
+        self._on_fenced(error)
+
+    def troubles(self) -> list[str]:
+        """Current problems, one human-readable line each."""
+        lines = []
+        if not self.is_ready:
+            lines.append("this broker has not joined its cluster yet")
+        if self.member.away_since is not None:
+            seconds = self._clock.monotonic() - self.member.away_since
+            lines.append(
+                f"ZooKeeper at {self._connect_text} has not answered for {seconds:.0f} s: partitions led here are served as "
+                "long as their followers are connected, and no metadata can be changed"
+            )
+        return lines
+
+    # Used by handlers
+
+    def why_not(self, partition: Partition) -> BrokerError | None:
+        """Why a turn may neither write to the partition nor acknowledge; None if it may."""
+        if partition.is_led and self.leader.takes_records(partition):
+            return None
+        return NotLeaderOrFollower(f"this broker cannot confirm that it leads {partition.name}")
+
+    def serves_consumers(self, partition: Partition) -> bool:
+        """Whether this broker's view of a partition is recent enough to serve to consumers."""
+        return self.leader.serves_consumers(partition, self.grace_seconds)

@@ -1,0 +1,155 @@
+"""What a start knows about a log without reading it: Kafka's checkpoint files, one number for each partition, in text; and the
+marks next to a log that say that the checkpoints, or its pages in memory, cannot be trusted.
+
+0                   version
+2                   entries
+access 0 1500       topic, partition, offset
+access 1 1487
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+from logbus_broker.config.parsers import INT32_MAX, INT64_MAX, between, whole_number
+from logbus_broker.disk.file_names import offset_name, parse_offset_name
+from logbus_broker.disk.filesystem import FileSystem
+from logbus_broker.errors import StartupError
+
+logger = logging.getLogger("broker.log")
+
+RECOVERY_POINTS = "recovery-point-offset-checkpoint"
+LOG_START_OFFSETS = "log-start-offset-checkpoint"
+CLEANED_OFFSETS = "cleaner-offset-checkpoint"
+VISIBLE_OFFSETS = "replication-offset-checkpoint"  # in a cluster only
+CHECKPOINTS = (RECOVERY_POINTS, LOG_START_OFFSETS, CLEANED_OFFSETS, VISIBLE_OFFSETS)
+
+TopicPartition = tuple[str, int]
+Offsets = dict[TopicPartition, int]
+
+_VERSION = "0"
+# What records and answers have room for: a larger offset could be read here, and would then fail wherever it is used.
+_parse_index, _parse_offset = between(0, INT32_MAX), between(0, INT64_MAX)
+
+# `<offset>-<number>.cut`: an empty file next to a log, which says that the log has been truncated to this offset since the data
+# directory's checkpoints were written.
+#
+# A checkpoint records below which offset everything is on disk, and where the log begins. A truncation makes both untrue, and a
+# start that trusted them would take the log for damaged. Rewriting the checkpoints for each truncation would mean writing the
+# entries of ten thousand partitions for each of the thousand that are truncated after one election. So a truncation leaves this
+# mark instead, durably, before it changes a file, and a start trusts no checkpoint beyond it. If no segment is left, the log
+# begins at the newest mark.
+#
+# The mark is removed once checkpoints that include the truncation have been written. Each has its own number, so that removing it
+# cannot remove the mark of a later truncation to the same offset.
+_CUT_SUFFIX = re.compile(r"-(?P<number>0|[1-9][0-9]{0,17})\.cut")
+
+# `flush-failed`: a file next to a log, which says that the log's pages in memory cannot be trusted.
+#
+# When the disk refuses a flush, the kernel may keep the pages it could not write and mark them clean: they can be read, their
+# checksums match, and the next flush succeeds without them. A start that trusted them would show consumers records that a power
+# failure then takes away. So the broker leaves this mark, and a start that finds it rewrites everything beyond the recovery
+# point, the same bytes to the same place, and flushes that before trusting it. Only then is the mark removed.
+#
+# The mark need not be durable: it only has to live as long as those pages do. After a reboot they are gone, and what can be read
+# is what is on disk. If even the mark cannot be written, a log line says so, and what the operator can do.
+FLUSH_FAILED = "flush-failed"
+
+
+def read_checkpoint(filesystem: FileSystem, path: Path) -> Offsets:
+    """The file's entries; none if there is no file. StartupError if it is not a checkpoint file."""
+    try:
+        text = filesystem.read_bytes(path).decode()
+    except FileNotFoundError:
+        return {}
+    except UnicodeDecodeError:
+        raise StartupError(_fault(path, "it is not text")) from None
+    lines = text.splitlines() if text.strip("\0") else []  # a power failure may leave zeros
+    try:
+        if len(lines) < 2:
+            raise ValueError("it is empty" if not lines else f"it ends after {lines[0]!r}")
+        version, count, *entries = lines
+        if version != _VERSION or whole_number(count) != len(entries):
+            raise ValueError(f"version {version} with {len(entries)} of {count} entries")
+        return dict(map(_parse_entry, entries))
+    except ValueError as error:
+        raise StartupError(_fault(path, str(error))) from None
+
+
+def write_checkpoint(filesystem: FileSystem, path: Path, offsets: Mapping[TopicPartition, int]) -> None:
+    """Replace the file atomically; it is on disk when this returns."""
+    lines = [
+        _VERSION,
+        str(len(offsets)),
+        *(f"{topic} {partition} {offset}" for (topic, partition), offset in sorted(offsets.items())),
+    ]
+    filesystem.replace_bytes(path, "\n".join(lines).encode() + b"\n")
+
+
+def _parse_entry(line: str) -> tuple[TopicPartition, int]:
+    fields = line.split(" ")
+    if len(fields) != 3:
+        raise ValueError(f"{line[:100]!r} is not a topic, a partition and an offset")
+    topic, partition, offset = fields
+    return (topic, _parse_index(partition)), _parse_offset(offset)
+
+
+def _fault(path: Path, reason: str) -> str:
+    return f"cannot read {path}: {reason}. It may be removed after an unclean stop: every log is then checked from its beginning"
+
+
+class CutMark(NamedTuple):
+    """One truncation of a log."""
+
+    number: int
+    offset: int
+
+    @property
+    def name(self) -> str:
+        return offset_name(self.offset, f"-{self.number}.cut")
+
+
+def read_cut_marks(filesystem: FileSystem, directory: Path) -> tuple[CutMark, ...]:
+    """The marks of the log in `directory`, the newest last."""
+    marks = map(parse_cut_mark, filesystem.list_names(directory))
+    return tuple(sorted(mark for mark in marks if mark is not None))
+
+
+def parse_cut_mark(name: str) -> CutMark | None:
+    parsed = parse_offset_name(name)
+    match = _CUT_SUFFIX.fullmatch(parsed[1]) if parsed is not None else None
+    return CutMark(int(match["number"]), parsed[0]) if parsed is not None and match is not None else None
+
+
+def leave_cut_mark(filesystem: FileSystem, directory: Path, mark: CutMark) -> None:
+    """The mark is on disk when this returns. Any thread."""
+    filesystem.write_bytes(directory / mark.name, b"", durable=False)
+    filesystem.sync_directory(directory)
+
+
+def remove_cut_mark(filesystem: FileSystem, directory: Path, mark: CutMark) -> None:
+    """The checkpoints include the truncation now. Any thread."""
+    filesystem.remove(directory / mark.name)
+
+
+def leave_flush_failed(filesystem: FileSystem, directory: Path) -> None:
+    """A flush of the log in `directory` has failed."""
+    try:
+        filesystem.write_bytes(directory / FLUSH_FAILED, b"", durable=False)
+    except OSError as error:
+        logger.critical(
+            "%s: a flush failed, and that could not be recorded (%s): create an empty file %s there before the broker is "
+            "restarted, or reboot the machine; otherwise the next start may serve records that are not on disk",
+            directory,
+            error,
+            FLUSH_FAILED,
+        )
+
+
+def remove_flush_failed(filesystem: FileSystem, directory: Path) -> None:
+    """Everything in the log is on disk now."""
+    filesystem.remove(directory / FLUSH_FAILED)

@@ -1,0 +1,115 @@
+"""Work outside the loop: flushes by the kernel, and a few pool threads for what releases the interpreter lock (fsync, unlink,
+reading a cold file).
+
+A job runs on a thread; its outcome is posted back and handled on the loop's thread, so no state is ever shared. Nothing that
+computes for long belongs here: one busy Python thread next to the loop was measured to make it sixteen times slower. Most flushes
+involve one file and need no thread (disk/kernel_sync.py).
+
+There are three kinds of threads, so that short jobs never wait for long ones. Flushes have their own: two thousand searches by
+time, which a single freeze of a wide topic requests, once delayed the flush of a segment that had just been sealed. Small files
+(topics, checkpoints, producer ids) have one thread, which runs its jobs in the order of submission. Everything else shares the
+remaining threads.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import TYPE_CHECKING, Any, Protocol
+
+from logbus_broker.disk.kernel_sync import KernelSync
+from logbus_broker.errors import StorageError
+from logbus_broker.logs import log_bug
+
+if TYPE_CHECKING:
+    from logbus_broker.log.flusher import FlushTicket
+
+
+Job = Callable[[], Any]
+Outcome = Callable[[Any, BaseException | None], None]
+
+
+class ThreadPool(Protocol):
+    """What the loop needs from its threads; tests run jobs when they choose to."""
+
+    def submit(self, job: Job, outcome: Outcome) -> None:
+        """Run `job` on a pool thread; `outcome(result, error)` is called on the loop's thread."""
+
+    def store(self, job: Job, outcome: Outcome) -> None:
+        """The same for a job that writes small files: it runs after all jobs passed to `store` earlier."""
+
+    def flush(self, ticket: FlushTicket, outcome: Outcome) -> None:
+        """Run the ticket outside the loop, likewise."""
+
+    def drain(self) -> None:
+        """Handle every outcome that has arrived."""
+
+    def close(self) -> None:
+        """Let running jobs finish, then handle their outcomes."""
+
+
+class SystemThreadPool:
+    """Runs jobs on `threads` pool threads and flushes on `flush_threads`; they call `wake` whenever an outcome is ready. With
+    `kernel` most flushes need no thread."""
+
+    def __init__(self, threads: int, flush_threads: int, wake: Callable[[], None], kernel: KernelSync | None = None) -> None:
+        self._jobs = ThreadPoolExecutor(max_workers=threads, thread_name_prefix="background")
+        self._files = ThreadPoolExecutor(max_workers=1, thread_name_prefix="files")
+        self._flushes = ThreadPoolExecutor(max_workers=flush_threads, thread_name_prefix="flush")
+        self._outcomes: deque[tuple[Outcome, Any, BaseException | None]] = deque()  # append and popleft are atomic
+        self._wake = wake
+        self._kernel = kernel
+        self._is_closed = False
+
+    def submit(self, job: Job, outcome: Outcome) -> None:
+        """Run `job` on a pool thread; `outcome(result, error)` is called on the loop's thread."""
+        self._run_on(self._jobs, job, outcome)
+
+    def store(self, job: Job, outcome: Outcome) -> None:
+        """The same for a job that writes small files: it runs after all jobs passed to `store` earlier."""
+        self._run_on(self._files, job, outcome)
+
+    def flush(self, ticket: FlushTicket, outcome: Outcome) -> None:
+        """Run the ticket: in the kernel if possible, else on a thread."""
+        file = ticket.only_file
+        if file is None or self._kernel is None or not self._kernel.sync(file, partial(self._flushed, ticket, outcome)):
+            self._run_on(self._flushes, ticket.run, outcome)
+
+    def _run_on(self, executor: ThreadPoolExecutor, job: Job, outcome: Outcome) -> None:
+        if self._is_closed:  # submitted by the outcome of a job that ended while the broker was stopping
+            self._outcomes.append((outcome, None, StorageError("the broker is stopping")))
+        else:
+            executor.submit(self._run, job, outcome)
+
+    def _flushed(self, ticket: FlushTicket, outcome: Outcome, error: OSError | None) -> None:
+        self._outcomes.append((outcome, None, ticket.failure(error) if error else None))
+
+    def _run(self, job: Job, outcome: Outcome) -> None:
+        result, error = None, None
+        try:
+            result = job()
+        except BaseException as caught:
+            error = caught
+        self._outcomes.append((outcome, result, error))
+        self._wake()
+
+    def drain(self) -> None:
+        """Handle every outcome that has arrived; on the loop's thread only. One that raises is a defect, and does not affect the
+        others."""
+        while self._outcomes:
+            outcome, result, error = self._outcomes.popleft()
+            try:
+                outcome(result, error)
+            except Exception:
+                log_bug("handling the outcome of a background job failed")
+
+    def close(self) -> None:
+        """Let running jobs finish, then handle their outcomes. Jobs that an outcome submits now fail with an error."""
+        self._is_closed = True
+        for executor in (self._flushes, self._files, self._jobs):
+            executor.shutdown(wait=True)
+        if self._kernel is not None:
+            self._kernel.close()
+        self.drain()

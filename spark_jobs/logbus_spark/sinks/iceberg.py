@@ -1,0 +1,171 @@
+"""Parquet files for an Iceberg table: one for each window of which a task has rows.
+
+    <directory>/_window_start=20150517T100000Z/w7_a2_t12_3f6c0a9be01d.parquet
+
+A file is written under a name that begins with a dot, then flushed and renamed when the task succeeds; files of a task that fails
+are removed. Files of a killed task, or of a task attempt that loses against another, are never reported to the driver, so they
+never count. Dead letters go to the attempt's table in PostgreSQL, as with every sink: they belong to the ledger.
+"""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from types import TracebackType
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from logbus import atomic_write, model
+from logbus.loads.directory import Directory, window_folder
+from logbus.parsing.batches import row_schema
+from pyarrow import fs
+
+from logbus_spark.job import StagedWindow, TaskJob
+from logbus_spark.sinks.postgres import BUFFERED_BYTES_MAX, BUFFERED_ROWS_MAX, PostgresTaskSink
+
+COMPRESSION = "zstd"
+
+# Never null (logbus.loads.target.SYSTEM_COLUMNS): a table with required columns refuses a file in which they may be null.
+REQUIRED = ("_topic", "_partition", "_offset", "_window_start", "_fingerprint")
+
+
+def task_sink(job: TaskJob, columns: Mapping[str, str], task: int) -> IcebergTaskSink:
+    schema = _file_schema(row_schema(columns), job.sink_options["field_ids"])
+    directory = Directory.at(job.sink_options["directory"])
+    return IcebergTaskSink(directory, schema, DeadLetters(job.sink_options["uri"], task), task)
+
+
+def _file_schema(rows: pa.Schema, field_ids: Mapping[str, int]) -> pa.Schema:
+    """The schema of the files, with the table's field ids."""
+    return pa.schema(
+        [
+            pa.field(
+                field.name,
+                field.type,
+                nullable=field.name not in REQUIRED,
+                metadata={b"PARQUET:field_id": str(field_ids[field.name]).encode()},
+            )
+            for field in rows
+        ]
+    )
+
+
+class DeadLetters:
+    """The attempt's table of dead letters. Connects only at the first dead letter; usually there is none."""
+
+    def __init__(self, uri: str, task: int) -> None:
+        self._uri = uri
+        self._task = task
+        self._sink: PostgresTaskSink | None = None
+
+    def write(self, window: StagedWindow, rows: pa.RecordBatch) -> None:
+        if self._sink is None:
+            self._sink = PostgresTaskSink(self._uri, self._task).__enter__()
+        self._sink.write_dead_letters(window, rows)
+
+    def end(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        """Commits, or rolls back what was written if there is an error."""
+        if self._sink is not None:
+            self._sink.__exit__(kind, error, trace)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskFile:
+    """A file being written. `name` is its final name, relative to the directory."""
+
+    name: str
+    writing_path: str
+    path: str
+    writer: pq.ParquetWriter
+
+
+class IcebergTaskSink:
+    """A context manager: its files have their final names after a normal exit, and are removed otherwise."""
+
+    def __init__(self, directory: Directory, schema: pa.Schema, dead_letters: DeadLetters, task: int) -> None:
+        self._directory = directory
+        self._schema = schema
+        self._dead_letters = dead_letters
+        self._task = task
+        self._waiting: dict[int, list[pa.RecordBatch]] = {}
+        self._rows = 0
+        self._bytes = 0
+        self._windows: dict[int, StagedWindow] = {}
+        self._open: dict[int, TaskFile] = {}
+
+    def __enter__(self) -> IcebergTaskSink:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        try:
+            if kind is None:
+                self.flush()
+                for file in self._open.values():
+                    self._finish(file)
+            self._dead_letters.end(kind, error, trace)
+        except BaseException as failure:
+            if kind is None:
+                self._dead_letters.end(type(failure), failure, failure.__traceback__)
+            self._abandon()
+            raise
+        if kind is not None:
+            self._abandon()
+
+    def write_rows(self, window: StagedWindow, rows: pa.RecordBatch) -> None:
+        self._windows[window.window_id] = window
+        self._waiting.setdefault(window.window_id, []).append(rows)
+        self._rows += rows.num_rows
+        self._bytes += rows.nbytes
+        if self._rows >= BUFFERED_ROWS_MAX or self._bytes >= BUFFERED_BYTES_MAX:
+            self.flush()
+
+    def write_dead_letters(self, window: StagedWindow, rows: pa.RecordBatch) -> None:
+        self._dead_letters.write(window, rows)
+
+    def files(self, window: StagedWindow) -> tuple[str, ...]:
+        file = self._open.get(window.window_id)
+        return () if file is None else (f"{self._directory.uri}/{file.name}",)
+
+    def flush(self) -> None:
+        """Writes the buffered rows, a row group for each window."""
+        for window_id, batches in self._waiting.items():
+            file = self._open.get(window_id) or self._create(self._windows[window_id])
+            table = pa.Table.from_batches(batches)
+            file.writer.write_table(pa.Table.from_arrays(table.columns, schema=self._schema))
+        self._waiting, self._rows, self._bytes = {}, 0, 0
+
+    def _create(self, window: StagedWindow) -> TaskFile:
+        folder = window_folder(model.EPOCH + timedelta(milliseconds=window.start_ms))
+        name = f"w{window.window_id}_a{window.attempt}_t{self._task}_{uuid.uuid4().hex[:12]}.parquet"
+        parent, filesystem = f"{self._directory.path}/{folder}", self._directory.filesystem
+        filesystem.create_dir(parent, recursive=True)
+        writing_path = f"{parent}/.{name}"
+        writer = pq.ParquetWriter(writing_path, self._schema, filesystem=filesystem, compression=COMPRESSION)
+        file = TaskFile(name=f"{folder}/{name}", writing_path=writing_path, path=f"{parent}/{name}", writer=writer)
+        self._open[window.window_id] = file
+        return file
+
+    def _finish(self, file: TaskFile) -> None:
+        file.writer.close()
+        is_local = isinstance(self._directory.filesystem, fs.LocalFileSystem)
+        if is_local:
+            atomic_write.sync(file.writing_path)
+        self._directory.filesystem.move(file.writing_path, file.path)
+        if is_local:
+            atomic_write.sync(os.path.dirname(file.path))
+
+    def _abandon(self) -> None:
+        """Removes whatever was written. A file that cannot be removed now is a leftover that is never reported."""
+        for file in self._open.values():
+            for step in (file.writer.close, lambda file=file: self._remove(file)):
+                try:
+                    step()
+                except (OSError, pa.ArrowException):
+                    pass
+
+    def _remove(self, file: TaskFile) -> None:
+        self._directory.remove(file.writing_path)
+        self._directory.remove(file.path)
