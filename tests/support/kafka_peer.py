@@ -26,13 +26,16 @@ PEER = pytest.StashKey[ApacheKafka]()
 
 # The first request about a group creates the offsets topic; fifty partitions take a busy machine longer than clients wait.
 ONE_OFFSETS_PARTITION = {"offsets.topic.num.partitions": "1"}
+# Records of suites have times of long ago; on a slow machine the first look of retention, half a minute after the start, comes
+# between their making and their reading.
+NO_RETENTION = {"log.initial.task.delay.ms": "86400000", "log.retention.check.interval.ms": "86400000"}
 
 
 @pytest.fixture(scope="session")
 def kafka_peer(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApacheKafka]:
     """One Apache Kafka for all contract suites, not started; `stop_peer` stops it after them."""
     try:
-        peer = ApacheKafka(tmp_path_factory.mktemp("kafka"), heap="512m", settings=ONE_OFFSETS_PARTITION)
+        peer = ApacheKafka(tmp_path_factory.mktemp("kafka"), heap="512m", settings={**ONE_OFFSETS_PARTITION, **NO_RETENTION})
     except Missing as missing:
         pytest.skip(str(missing))
     request.session.stash[PEER] = peer

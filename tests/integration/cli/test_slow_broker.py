@@ -7,7 +7,7 @@ import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from threading import Timer
+from threading import Event, Thread
 
 import pytest
 from logbus import waiting
@@ -18,18 +18,24 @@ from tests.support.broker import AnyBroker
 from tests.support.commands import Run
 
 LIMIT_SECONDS = 0.5  # for a broker that is away
-STOPPED_SECONDS = 1.5
+SENTENCES = 2  # the second comes when the limit has passed
 
 
 @contextmanager
-def stopped(broker: AnyBroker) -> Iterator[None]:
+def stopped(broker: AnyBroker, until: Event) -> Iterator[None]:
     """The kernel goes on accepting connections for it; nothing is answered until it continues."""
+
+    def go_on() -> None:
+        until.wait(waiting.PATIENCE_SECONDS)
+        os.kill(broker.pid, signal.SIGCONT)
+
     os.kill(broker.pid, signal.SIGSTOP)
-    continuing = Timer(STOPPED_SECONDS, os.kill, (broker.pid, signal.SIGCONT))
+    continuing = Thread(target=go_on)
     continuing.start()
     try:
         yield
     finally:
+        until.set()
         continuing.join()
 
 
@@ -51,7 +57,21 @@ def test_a_broker_that_answers_late_ends_no_command(
     for module in (client, topic_client):
         monkeypatch.setattr(module, "ANSWER_SECONDS_MAX", LIMIT_SECONDS)
     monkeypatch.setattr(waiting, "SILENCE_SECONDS_MAX", LIMIT_SECONDS)
+    sentences: list[str] = []
+    enough = Event()
+
+    def counted(what: str, say: waiting.Say, over: Event) -> None:
+        def say_and_count(text: str) -> None:
+            say(text)
+            sentences.append(text)
+            if len(sentences) == SENTENCES:
+                enough.set()
+
+        announce(what, say_and_count, over)
+
+    announce = waiting._announce
+    monkeypatch.setattr(waiting, "_announce", counted)
     words = words.replace("TOPIC", new_topic).replace("LOG", str(log)).replace("STATE", str(tmp_path / "state"))
-    with stopped(broker):
+    with stopped(broker, until=enough):
         found = run(*words.split(), stdin="two\n")
     assert f"waiting for the broker at {broker.bootstrap}: " in found.stderr

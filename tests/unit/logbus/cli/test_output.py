@@ -163,6 +163,7 @@ WITHOUT_JSON = {
     **dict.fromkeys(ORDERS, ORDER),
     "broker": "hands its arguments to another program",
     "completion": "prints a script for a shell",
+    "connect": "asks, and prints lines for a shell",
     "consume": "prints records: -o says where to begin, or json; -J and --output are the same",
     "dead-letter export": "prints records: --format says how, and JSON is the default",
     "demo": "its figures go to --report FILE as JSON",
