@@ -50,6 +50,11 @@ def cases() -> Iterator[Case]:
         yield Case(python=python, airflow=oldest, packages=EVERYTHING, options=("--resolution", "lowest-direct"))
 
 
+def uv_program() -> str:
+    """In the PATH, or what scripts/bootstrap.sh has fetched."""
+    return shutil.which("uv") or str(CHECKOUT / ".tools" / "uv" / "bin" / "uv")
+
+
 def resolve(case: Case, uv: str, wheels: Path) -> str | None:
     """What does not go together; None if all does."""
     wanted = "\n".join([*case.packages, f"apache-airflow=={case.airflow}"])
@@ -60,7 +65,7 @@ def resolve(case: Case, uv: str, wheels: Path) -> str | None:
 
 
 def main() -> int:
-    uv = shutil.which("uv") or str(CHECKOUT / ".tools" / "uv" / "bin" / "uv")
+    uv = uv_program()
     failed = 0
     with tempfile.TemporaryDirectory(prefix="logbus-grid-") as folder:
         build = [uv, "build", "--quiet", "--all-packages", "--wheel", "--out-dir", folder]

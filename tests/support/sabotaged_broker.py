@@ -36,7 +36,7 @@ class SabotagedBroker(LogbusBroker):
 
     def command(self) -> list[str]:
         plain = super().command()
-        module = plain.index("broker")
+        module = plain.index("logbus_broker")
         own = [f"--step={step}" for step in self._steps] + [f"--set={constant}" for constant in SHORT_PAUSES]
         return [*plain[:module], "tests.support.saboteur", *own, *plain[module + 1 :]]
 

@@ -1,0 +1,143 @@
+"""The wheel, and nothing else of ours, in a plain Airflow: the oldest that the metadata allow and the newest, each with another Spark.
+
+`pip install` has to be all: an hour is loaded and proven, the timetable is known, and the pages answer."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import httpx
+import pytest
+from logbus.cli.processes import Program, ReservedPorts, Supervisor
+from logbus.loads.embedded import EmbeddedPostgres
+from logbus.waiting import PATIENCE_SECONDS, wait_until
+
+from benchmarks.peers.logbus import LogbusBroker
+from scripts.grid import FREE, RELEASES, uv_program
+from tests.support.postgres import postgres_server, server_directory, warehouse_url  # noqa: F401
+
+CHECKOUT = Path(__file__).parents[2]
+OLDEST, NEWEST = min(RELEASES), max(RELEASES)
+DAG = """# airflow dag
+from logbus.pipelines import hourly_ingest
+hourly_ingest(pipeline="access_log", topic="access_log", table="access_log", parse="combined")
+"""
+
+
+@dataclass(frozen=True)
+class PlainAirflow:
+    """An environment of its own with an Airflow and our wheel."""
+
+    programs: Path
+    environment: Mapping[str, str]
+
+    def run(self, *words: str) -> str:
+        ended = subprocess.run(
+            [str(self.programs / words[0]), *words[1:]], env=self.environment, capture_output=True, text=True, check=False
+        )
+        assert ended.returncode == 0, ended.stdout[-4_000:] + ended.stderr[-4_000:]
+        return ended.stdout
+
+
+@pytest.fixture(scope="module")
+def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("wheels")
+    subprocess.run(
+        [uv_program(), "build", "--quiet", "--all-packages", "--wheel", "--out-dir", str(folder)], check=True, cwd=CHECKOUT
+    )
+    return folder
+
+
+def install(folder: Path, wheels: Path, *requirements: str, options: Sequence[str] = ()) -> Path:
+    """The folder of an environment's programs."""
+    uv, python = uv_program(), folder / "bin" / "python"
+    subprocess.run([uv, "venv", "--quiet", "--python", sys.executable, str(folder)], check=True)
+    command = [uv, "pip", "install", "--quiet", "--no-config", "--python", str(python), "--find-links", str(wheels)]
+    subprocess.run([*command, *requirements, *options], check=True, cwd=folder)
+    return folder / "bin"
+
+
+@contextmanager
+def serving(plain: PlainAirflow, home: Path) -> Iterator[httpx.Client]:
+    """The api-server, spoken to by its administrator."""
+    with ReservedPorts(1) as ports, ExitStack() as stack:
+        supervisor = Supervisor()
+        stack.callback(supervisor.end)
+        url = f"http://127.0.0.1:{ports.numbers[0]}"
+        server = Program(
+            name="api-server",
+            command=[str(plain.programs / "airflow"), "api-server", "--host", "127.0.0.1", "--port", str(ports.numbers[0])],
+            environment=plain.environment,
+            directory=home / "run",
+            working_directory=home,
+        )
+        process = supervisor.start(server)
+        client = httpx.Client(base_url=url, timeout=PATIENCE_SECONDS, trust_env=False)
+
+        def token() -> str | None:
+            return str(client.get("/auth/token").raise_for_status().json()["access_token"])
+
+        client.headers["Authorization"] = (
+            f"Bearer {wait_until(token, what='the api-server', not_yet=httpx.HTTPError, processes=[process])}"
+        )
+        yield client
+
+
+@pytest.fixture
+def broker(tmp_path: Path) -> Iterator[LogbusBroker]:
+    with LogbusBroker(tmp_path / "broker") as running:
+        yield running
+
+
+@pytest.mark.parametrize(("airflow", "spark"), [(OLDEST, "4.0.0"), (NEWEST, "4.2.0")])
+def test_the_wheel_alone_proves_an_hour_and_shows_it(
+    airflow: str,
+    spark: str,
+    wheels: Path,
+    broker: LogbusBroker,
+    postgres_server: EmbeddedPostgres,  # noqa: F811
+    warehouse_url: str,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    programs = install(
+        tmp_path / "environment",
+        wheels,
+        "logbus[airflow,spark]",
+        *(f"apache-airflow=={airflow}", f"pyspark=={spark}", f"pyspark-client=={spark}"),
+        options=["--exclude-newer", RELEASES[airflow], *FREE],
+    )
+    (tmp_path / "dags").mkdir()
+    (tmp_path / "dags" / "access_log.py").write_text(DAG)
+    plain = PlainAirflow(
+        programs=programs,
+        environment={
+            **{name: os.environ[name] for name in ("HOME", "JAVA_HOME", "LANG", "TMPDIR") if name in os.environ},
+            "PATH": os.pathsep.join([str(programs), os.environ["PATH"]]),
+            "AIRFLOW_HOME": str(tmp_path / "airflow"),
+            "AIRFLOW__CORE__DAGS_FOLDER": str(tmp_path / "dags"),
+            "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+            "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS": "True",
+            "LOGBUS_WAREHOUSE_URL": warehouse_url,
+            "LOGBUS_BOOTSTRAP_SERVER": broker.bootstrap,
+        },
+    )
+    plain.run("airflow", "db", "migrate")
+    plain.run("logbus", "airflow", "setup")
+    plain.run("logbus", "sample", str(tmp_path / "access.log"))
+    plain.run("logbus", "ship", str(tmp_path / "access.log"), "--topic", "access_log")
+    end = datetime.now(UTC).replace(minute=0, second=0, microsecond=0) - timedelta(hours=3)
+    plain.run("airflow", "dags", "test", "access_log", end.isoformat())
+
+    shown = plain.run("logbus", "window", "ls", "--pipeline", "access_log")
+    assert re.search(rf"{end - timedelta(hours=1):%Y-%m-%dT%H}:00:00Z +audited +[1-9]", shown), shown
+    with serving(plain, tmp_path) as client:
+        assert [row["name"] for row in client.get("/logbus/api/overview").json()["pipelines"]] == ["access_log"]
+        assert "../static/base.css" in client.get("/logbus/ui/ingestion").text
