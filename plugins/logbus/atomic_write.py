@@ -1,6 +1,6 @@
 """Files of our own that survive a power failure: replaced as a whole, and flushed together with their directory.
 
-A module of its own because the shipper and the Spark jobs share it, and nothing else.
+A module of its own because the shipper, the command line and the Spark jobs share it, and little else.
 """
 
 from __future__ import annotations
@@ -9,10 +9,11 @@ import os
 from pathlib import Path
 
 
-def replace_atomically(path: Path, content: bytes) -> None:
-    """Afterwards the file has this content, or after a crash still the old one."""
+def replace_atomically(path: Path, content: bytes, *, mode: int = 0o666) -> None:
+    """Afterwards the file has this content, or after a crash still the old one. `mode`, less the umask, holds from the start."""
     temporary = path.with_name(f".{path.name}.new")
-    with temporary.open("wb") as file:
+    temporary.unlink(missing_ok=True)
+    with open(temporary, "wb", opener=lambda name, flags: os.open(name, flags, mode)) as file:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())

@@ -1,6 +1,7 @@
 """The wheel, and nothing else of ours, in a plain Airflow: the oldest that the metadata allow and the newest, each with another Spark.
 
-`pip install` has to be all: an hour is loaded and proven, the timetable is known, and the pages answer."""
+`pip install` has to be all: an hour is loaded and proven, the timetable is known, and the pages answer. The newest stands beside an
+Apache Kafka with SASL and TLS, of which its user may read one topic and nothing else."""
 
 from __future__ import annotations
 
@@ -17,18 +18,19 @@ from pathlib import Path
 import httpx
 import pytest
 from logbus.cli.processes import Program, ReservedPorts, Supervisor
-from logbus.loads.embedded import EmbeddedPostgres
+from logbus.kafka import client_config
 from logbus.waiting import PATIENCE_SECONDS, wait_until
 
 from benchmarks.peers.logbus import LogbusBroker
 from scripts.grid import FREE, RELEASES, uv_program
 from tests.support.postgres import postgres_server, server_directory, warehouse_url  # noqa: F401
+from tests.support.secured_kafka import SecuredKafka, secured_kafka  # noqa: F401
 
 CHECKOUT = Path(__file__).parents[2]
 OLDEST, NEWEST = min(RELEASES), max(RELEASES)
 DAG = """# airflow dag
 from logbus.pipelines import hourly_ingest
-hourly_ingest(pipeline="access_log", topic="access_log", table="access_log", parse="combined")
+hourly_ingest(pipeline="access_log", topic="read.access_log", table="access_log", parse="combined")
 """
 
 
@@ -92,18 +94,28 @@ def serving(plain: PlainAirflow, home: Path) -> Iterator[httpx.Client]:
 
 
 @pytest.fixture
-def broker(tmp_path: Path) -> Iterator[LogbusBroker]:
+def logbus(tmp_path: Path) -> Iterator[Mapping[str, Mapping[str, str]]]:
+    """The clients' settings of a reader and of who may write."""
     with LogbusBroker(tmp_path / "broker") as running:
-        yield running
+        settings = {"bootstrap.servers": running.bootstrap}
+        yield {"reader": settings, "writer": settings}
 
 
-@pytest.mark.parametrize(("airflow", "spark"), [(OLDEST, "4.0.0"), (NEWEST, "4.2.0")])
+@pytest.fixture
+def kafka(secured_kafka: SecuredKafka) -> Mapping[str, Mapping[str, str]]:  # noqa: F811
+    return {
+        "reader": secured_kafka.settings("SASL_SSL", "reader"),
+        "writer": secured_kafka.settings("SASL_SSL", "admin", "PLAIN"),
+    }
+
+
+@pytest.mark.parametrize(("airflow", "spark", "log"), [(OLDEST, "4.0.0", "logbus"), (NEWEST, "4.2.0", "kafka")])
 def test_the_wheel_alone_proves_an_hour_and_shows_it(
     airflow: str,
     spark: str,
+    log: str,
+    request: pytest.FixtureRequest,
     wheels: Path,
-    broker: LogbusBroker,
-    postgres_server: EmbeddedPostgres,  # noqa: F811
     warehouse_url: str,  # noqa: F811
     tmp_path: Path,
 ) -> None:
@@ -114,6 +126,8 @@ def test_the_wheel_alone_proves_an_hour_and_shows_it(
         *(f"apache-airflow=={airflow}", f"pyspark=={spark}", f"pyspark-client=={spark}"),
         options=["--exclude-newer", RELEASES[airflow], *FREE],
     )
+    for user, settings in request.getfixturevalue(log).items():
+        (tmp_path / user).write_text(client_config.properties(settings))
     (tmp_path / "dags").mkdir()
     (tmp_path / "dags" / "access_log.py").write_text(DAG)
     plain = PlainAirflow(
@@ -126,13 +140,23 @@ def test_the_wheel_alone_proves_an_hour_and_shows_it(
             "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
             "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS": "True",
             "LOGBUS_WAREHOUSE_URL": warehouse_url,
-            "LOGBUS_BOOTSTRAP_SERVER": broker.bootstrap,
+            "LOGBUS_CLIENT_CONFIG": str(tmp_path / "reader"),
         },
     )
     plain.run("airflow", "db", "migrate")
     plain.run("logbus", "airflow", "setup")
     plain.run("logbus", "sample", str(tmp_path / "access.log"))
-    plain.run("logbus", "ship", str(tmp_path / "access.log"), "--topic", "access_log")
+    plain.run(
+        *(
+            "logbus",
+            "ship",
+            str(tmp_path / "access.log"),
+            "--topic",
+            "read.access_log",
+            "--client-config",
+            str(tmp_path / "writer"),
+        )
+    )
     end = datetime.now(UTC).replace(minute=0, second=0, microsecond=0) - timedelta(hours=3)
     plain.run("airflow", "dags", "test", "access_log", end.isoformat())
 

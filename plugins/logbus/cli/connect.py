@@ -12,6 +12,7 @@ from typing import Any
 import click
 
 from logbus import errors
+from logbus.atomic_write import replace_atomically
 from logbus.cli import options, output
 from logbus.formatting import many
 from logbus.kafka import client_config, tokens, topics
@@ -127,9 +128,7 @@ def show_rights(log: topics.Topics) -> None:
 
 def write(path: Path, config: Mapping[str, Any]) -> None:
     """The file, which nobody else could read at any time."""
-    path.unlink(missing_ok=True)
     try:
-        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-            file.write(client_config.properties(config))
+        replace_atomically(path, client_config.properties(config).encode(), mode=0o600)
     except OSError as error:
         raise errors.UserError(f"cannot write {path}: {error.strerror}") from None

@@ -193,9 +193,7 @@ def iceberg_table(catalog_name: str, name: str, columns: Columns) -> Iterator[Fo
         from pyiceberg.catalog import load_catalog
         from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
     except ModuleNotFoundError as error:
-        raise errors.UserError(
-            f"audits of Iceberg tables need {error.name}, which is not installed: pip install 'logbus[iceberg,duckdb]'"
-        ) from None
+        raise errors.ExtraMissing.of(error) or error from None
     try:
         table = load_catalog(catalog_name).load_table(name)
     except (NoSuchTableError, NoSuchNamespaceError):
