@@ -29,6 +29,11 @@ BESIDE_AIRFLOW = ("logbus[airflow,spark,duckdb,msk,gcp]",)
 EVERYTHING = (*BESIDE_AIRFLOW, "logbus[local]", "logbus-broker")
 # No package of Airflow's needs it, so that its constraints leave it free: the newest is what people get.
 FREE = ("--exclude-newer-package", "kafka-python=false")
+# There are no wheels of pyspark, and to build one of each version only to read this takes minutes and gigabytes.
+KNOWN = """[[dependency-metadata]]
+name = "pyspark"
+requires-dist = ["py4j>=0.10.9.7,<0.11"]
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +63,7 @@ def uv_program() -> str:
 def resolve(case: Case, uv: str, wheels: Path) -> str | None:
     """What does not go together; None if all does."""
     wanted = "\n".join([*case.packages, f"apache-airflow=={case.airflow}"])
-    command = [uv, "pip", "compile", "-", "--quiet", "--no-header", "--no-config", "--find-links", str(wheels)]
+    command = [uv, "pip", "compile", "-", "--quiet", "--no-header", "--config-file", "uv.toml", "--find-links", str(wheels)]
     command += ["--python-version", case.python, *case.options, *FREE]
     ended = subprocess.run(command, input=wanted, capture_output=True, text=True, check=False, cwd=wheels)
     return None if ended.returncode == 0 else ended.stderr.strip()
@@ -70,6 +75,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="logbus-grid-") as folder:
         build = [uv, "build", "--quiet", "--all-packages", "--wheel", "--out-dir", folder]
         subprocess.run(build, check=True, cwd=CHECKOUT)
+        (Path(folder) / "uv.toml").write_text(KNOWN)
         for case in cases():
             trouble = resolve(case, uv, Path(folder))
             failed += trouble is not None

@@ -9,6 +9,7 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -94,6 +95,13 @@ def serving(plain: PlainAirflow, home: Path) -> Iterator[httpx.Client]:
 
 
 @pytest.fixture
+def environment() -> Iterator[Path]:
+    """A folder that is gone after the test: pytest keeps its own for three runs, and this one holds a gigabyte."""
+    with tempfile.TemporaryDirectory(prefix="logbus-plain-") as folder:
+        yield Path(folder) / "environment"
+
+
+@pytest.fixture
 def logbus(tmp_path: Path) -> Iterator[Mapping[str, Mapping[str, str]]]:
     """The clients' settings of a reader and of who may write."""
     with LogbusBroker(tmp_path / "broker") as running:
@@ -116,11 +124,12 @@ def test_the_wheel_alone_proves_an_hour_and_shows_it(
     log: str,
     request: pytest.FixtureRequest,
     wheels: Path,
+    environment: Path,
     warehouse_url: str,  # noqa: F811
     tmp_path: Path,
 ) -> None:
     programs = install(
-        tmp_path / "environment",
+        environment,
         wheels,
         "logbus[airflow,spark]",
         *(f"apache-airflow=={airflow}", f"pyspark=={spark}", f"pyspark-client=={spark}"),
