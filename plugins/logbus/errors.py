@@ -49,7 +49,7 @@ class ExtraMissing(UserError):
 
 
 def require(package: str) -> None:
-    """Raises ExtraMissing if `package` is not there: for what runs in a process of its own."""
+    """Raises ExtraMissing if `package` is not installed: for what runs in another process, or is only looked up."""
     try:
         is_there = find_spec(package) is not None
     except ModuleNotFoundError:  # not even the package that it is in

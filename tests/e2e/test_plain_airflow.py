@@ -1,7 +1,7 @@
 """The wheel, and nothing else of ours, in a plain Airflow: the oldest that the metadata allow and the newest, each with another Spark.
 
 `pip install` has to be all: an hour is loaded and proven, the timetable is known, and the pages answer. The newest stands beside an
-Apache Kafka with SASL and TLS, of which its user may read one topic and nothing else."""
+Apache Kafka with SASL and TLS, whose user may read the topics of one prefix and nothing else."""
 
 from __future__ import annotations
 
