@@ -220,14 +220,17 @@ def observe(log: topics.OffsetLog, pipeline: model.Pipeline, intervals: Sequence
     written = log.end_offsets(pipeline.topic, facts.partitions, client.LATEST) if is_committed else {}
     ends = log.end_offsets(pipeline.topic, facts.partitions, pipeline.isolation_level)
     instants = {at: model.milliseconds(at) for at in (intervals[0].start, *(interval.end for interval in intervals))}
-    by_stamp = log.first_at_or_after_each(pipeline.topic, facts.partitions, [0, *instants.values()])
+    by_stamp = log.first_at_or_after_each(pipeline.topic, facts.partitions, instants.values())
     first = {at: by_stamp[stamp] for at, stamp in instants.items()}
+    # Asked after them: if compaction removes the head of the log in between, this is not a record from before the first hour,
+    # and that hour keeps the head and is seen to have a hole.
+    first_stamped = log.first_at_or_after(pipeline.topic, facts.partitions, 0)
     # The start offsets come after all of these, so that records retention deletes in the meantime are seen to be gone. Then the
     # topic's id once more: a topic recreated in between would have answered with another log.
     starts = log.start_offsets(pipeline.topic, facts.partitions)
     refuse_if_recreated(pipeline.topic, topic_id, log.topic(pipeline.topic).topic_id)
     return Observation(
-        facts=facts, written_offsets=written, end_offsets=ends, first=first, first_stamped=by_stamp[0], start_offsets=starts
+        facts=facts, written_offsets=written, end_offsets=ends, first=first, first_stamped=first_stamped, start_offsets=starts
     )
 
 

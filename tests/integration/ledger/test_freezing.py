@@ -323,6 +323,21 @@ def test_a_record_before_a_boundary_that_is_gone_is_a_fault_unless_the_pipeline_
     assert world.offsets(11) == (2, 3)
 
 
+@pytest.mark.parametrize("answered", range(5))
+def test_compaction_of_the_head_between_the_questions_leaves_a_hole_and_not_a_shorter_hour(world: World, answered: int) -> None:
+    world.fill(10, 10.1, 10.2, 11)
+    questions: list[str] = []
+
+    def compact(question: str) -> None:
+        if len(questions) == answered:
+            world.log.compact("t", 0, 1)
+        questions.extend([question] if question == "first_at_or_after" else [])
+
+    world.log.interrupt = compact
+    assert world.offsets(10) == (0, 3)
+    assert len(questions) == 3
+
+
 def test_a_leader_that_shows_less_for_a_moment_after_its_election_is_no_other_log(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
