@@ -15,7 +15,7 @@ from logbus.model import parse_instant
 from logbus.waiting import PATIENCE_SECONDS
 
 from tests.support.kafka_peer import ApacheKafka
-from tests.support.topics import create_topic, delete_before, send
+from tests.support.topics import create_topic, delete_before, send, wait_for_markers
 
 _numbers = itertools.count(1)
 HOUR_MS, NOW = 1_763_627_400_000, parse_instant("2026-11-26T12:00Z")
@@ -60,6 +60,7 @@ def test_markers_and_aborted_records_are_not_missing(apache_kafka: ApacheKafka, 
             producer.produce(topic, b"v", timestamp=HOUR_MS)
         producer.flush(PATIENCE_SECONDS)
         end(PATIENCE_SECONDS)
+    wait_for_markers(bootstrap, topic)
     # two records, a marker; two aborted ones, a marker; two records, a marker
     (hour,) = audited(bootstrap, warehouse_url, topic, [0, 1, 6]).hours
     assert (hour.records, hour.rows, [str(part) for part in hour.missing.first]) == (4, 3, [f"{topic}-0 [7, 8)"])

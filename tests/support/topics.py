@@ -11,9 +11,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartition
+from confluent_kafka import Consumer, IsolationLevel, KafkaError, Message, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic, OffsetSpec
-from logbus.waiting import PATIENCE_SECONDS
+from logbus.waiting import PATIENCE_SECONDS, wait_until
 
 _numbers = itertools.count(1)
 
@@ -70,6 +70,18 @@ def offset_of(bootstrap: str, topic: str, partition: int, spec: OffsetSpec) -> i
     answer = client.list_offsets({place: spec}, request_timeout=PATIENCE_SECONDS)[place].result(PATIENCE_SECONDS)
     offset: int = answer.offset
     return offset
+
+
+def wait_for_markers(bootstrap: str, topic: str, partition: int = 0) -> None:
+    """Until no transaction is open: Kafka's brokers answer its end before the markers are in the partitions."""
+    client, end = admin(bootstrap), {TopicPartition(topic, partition): OffsetSpec.latest()}
+
+    def offset(isolation_level: IsolationLevel) -> int:
+        (answer,) = client.list_offsets(end, isolation_level=isolation_level, request_timeout=PATIENCE_SECONDS).values()
+        return answer.result(PATIENCE_SECONDS).offset
+
+    levels = IsolationLevel.READ_UNCOMMITTED, IsolationLevel.READ_COMMITTED
+    wait_until(lambda: len({offset(level) for level in levels}) == 1, what=f"the markers of {topic}'s last transaction")
 
 
 def read_partition(bootstrap: str, topic: str, partition: int = 0, *, offset: int = 0) -> list[Message]:

@@ -12,6 +12,7 @@ from sqlalchemy import Engine
 from tests.support.kafka_peer import ApacheKafka
 from tests.support.ledgers import stamps
 from tests.support.real_pipeline import RealPipeline
+from tests.support.topics import wait_for_markers
 
 pytestmark = pytest.mark.usefixtures("without_spark")
 
@@ -39,6 +40,7 @@ def test_aborted_transactions_are_not_loaded_and_an_hour_with_an_open_one_waits_
     with pytest.raises(TransactionOpen, match=r"-0 \[\d+, \d+\)"):
         pipeline.freeze(10)
     producer.commit_transaction(30)
+    wait_for_markers(apache_kafka.bootstrap, pipeline.name)
     assert [outcome.state for outcome in pipeline.load(10, 11)] == [LoadState.COMMITTED] * 2
     assert pipeline.audit(10).problems == ()
     assert pipeline.found() == pipeline.expected()
