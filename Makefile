@@ -5,6 +5,8 @@ SHELL := /bin/bash
 VENV := .venv
 RUN := $(VENV)/bin
 READY := $(VENV)/.ready
+# Set in many images. Here it would cost: the suite and the demo start hundreds of processes, and each would compile our modules anew.
+unexport PYTHONDONTWRITEBYTECODE
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20

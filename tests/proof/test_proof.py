@@ -21,6 +21,8 @@ FIRST = 0 if ALWAYS_THE_SAME else random.randrange(10**9)
 
 # A missing check is noticed within this many histories that have the fault.
 NOTICED_WITHIN = 60
+# Histories to try first: what is noticed in few of them was last noticed in these. A stale number costs time and nothing else.
+TELLING = {"equation": 15, "hanging": 6, "row_moved": 14, "topic_id": 13, "unknown_head": 6}
 
 
 @pytest.mark.timeout(7_200)  # for a long run
@@ -51,7 +53,7 @@ def test_nothing_false_is_called_exact_over_a_real_broker(bench: Bench, broker_l
 def test_each_fault_is_named_or_refused(bench: Bench, fault: str) -> None:
     """A fault does not take effect in every history; when it does, it is reported."""
     verdicts: Counter[str] = Counter()
-    for seed in range(NOTICED_WITHIN):
+    for seed in (TELLING.get(fault, 0), *range(NOTICED_WITHIN)):
         played = play(bench, draw(seed, fault))
         assert played.violation is None, f"{played.story}\n{played.violation}"
         verdicts[played.verdict] += 1
@@ -64,7 +66,7 @@ def test_each_fault_is_named_or_refused(bench: Bench, fault: str) -> None:
 def test_a_check_that_is_switched_off_is_noticed(bench: Bench, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     switch = SWITCHES[name]
     switch.off(monkeypatch)
-    for seed in range(NOTICED_WITHIN):
+    for seed in (TELLING.get(name, 0), *range(NOTICED_WITHIN)):
         if play(bench, draw(seed, switch.wanted)).violation:
             return
     pytest.fail(f"without the check {name} {NOTICED_WITHIN} histories went as they do with it")
