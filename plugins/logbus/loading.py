@@ -154,8 +154,8 @@ def next_to_load(pipeline: model.Pipeline, load: Load, now: datetime) -> str:
     """For a load that found nothing to do: when the next window of the span closes."""
     start = pipeline.closed_until(now)
     if load.since is not None:
-        start = max(start, model.ceiling(load.since, pipeline.interval))
-    end = start + pipeline.interval
+        start = max(start, pipeline.grid.ceiling(load.since))
+    end = pipeline.grid.after(start)
     if load.until is not None and end > load.until:
         return f"every window before {model.instant_text(load.until)} is loaded already, or holds nothing that could be"
     closes = model.instant_text(end + pipeline.lateness)

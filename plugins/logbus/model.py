@@ -9,16 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, time, timedelta
 from enum import StrEnum
 from typing import Any, TypeVar
+from zoneinfo import ZoneInfo
 
 from logbus import errors, pipeline_settings
 
 HOUR = timedelta(hours=1)
+DAY = timedelta(days=1)
+UTC_NAME = "UTC"  # the time zone of a grid that has no other
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 MILLISECOND = timedelta(milliseconds=1)
-INTERVAL_LONGEST = timedelta(days=1)  # that a pipeline may have
 
 # How long an hour stays open after its end for records that are still on their way.
 LATENESS_DEFAULT = timedelta(minutes=5)
@@ -84,6 +86,72 @@ class Interval:
         return f"[{instant_text(self.start)}, {instant_text(self.end)})"
 
 
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """Where windows begin: every `length` in UTC, or at the midnights of another time zone, whose days have 23 or 25 hours when
+    clocks change. As in Airflow, a midnight that clocks skip is where they jump to, and of one that they show twice the second
+    counts."""
+
+    length: timedelta = HOUR
+    timezone: str = UTC_NAME
+
+    def floor(self, instant: datetime) -> datetime:
+        """The start of the window that holds the instant."""
+        if self.timezone == UTC_NAME:
+            return floor(instant, self.length)
+        zone = ZoneInfo(self.timezone)
+        day = instant.astimezone(zone).date()
+        start = midnight(day, zone)
+        return start if start <= instant else midnight(day - DAY, zone)  # between two midnights of one day
+
+    def ceiling(self, instant: datetime) -> datetime:
+        """The start of the first window that begins at the instant or later."""
+        start = self.floor(instant)
+        return start if start == instant else self.after(start)
+
+    def after(self, start: datetime, count: int = 1) -> datetime:
+        """The start of the window `count` windows after (if negative, before) the one that begins at `start`."""
+        later = start + count * self.length
+        # From about noon: that is on the day meant, however many hours the days in between have.
+        return later if self.timezone == UTC_NAME else self.floor(later + self.length / 2)
+
+    def window(self, start: datetime) -> Interval:
+        """The window that begins there."""
+        return Interval(start, self.after(start))
+
+    def windows(self, start: datetime, end: datetime) -> Iterator[Interval]:
+        """The whole windows within [start, end); one begins at `start`."""
+        while (following := self.after(start)) <= end:
+            yield Interval(start, following)
+            start = following
+
+    def whole(self, start: datetime, end: datetime) -> Interval | None:
+        """What all the whole windows within [start, end) cover, if there are any."""
+        start, end = self.ceiling(start), self.floor(end)
+        return Interval(start, end) if start < end else None
+
+    def count(self, span: Interval) -> int:
+        """How many windows the span has, which begins and ends with one: days of 23 and 25 hours count as one each."""
+        return (span.end - span.start + self.length / 2) // self.length
+
+    def __str__(self) -> str:
+        return length_text(self.length) + ("" if self.timezone == UTC_NAME else f" in {self.timezone}")
+
+
+def midnight(day: date, zone: ZoneInfo) -> datetime:
+    """Where a day begins; see `Grid`."""
+    shown = datetime.combine(day, time(), zone)
+    return max(shown.astimezone(UTC), shown.replace(fold=1).astimezone(UTC))
+
+
+def length_text(length: timedelta) -> str:
+    """`15m`, `1h`, `1d`: as `every=` takes it."""
+    for unit, letter in ((DAY, "d"), (HOUR, "h"), (timedelta(minutes=1), "m")):
+        if not length % unit:
+            return f"{length // unit}{letter}"
+    return str(length)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pipeline:
     """A topic, the table it is loaded into, and how. `starts_at` None means from the earliest record.
@@ -97,6 +165,7 @@ class Pipeline:
     table: str
     parse: str
     interval: timedelta = HOUR
+    timezone: str = UTC_NAME
     lateness: timedelta = LATENESS_DEFAULT
     starts_at: datetime | None = None
     isolation_level: str = "read_committed"
@@ -113,9 +182,13 @@ class Pipeline:
         if isinstance(self.starts_at, datetime) and self.starts_at.tzinfo:  # others are rejected by pipeline_definition
             object.__setattr__(self, "starts_at", utc(self.starts_at))
 
+    @property
+    def grid(self) -> Grid:
+        return Grid(self.interval, self.timezone)
+
     def closed_until(self, now: datetime) -> datetime:
         """The end of the last interval that is closed at `now`: the clock closes it once `lateness` has passed."""
-        return floor(now - self.lateness, self.interval)
+        return self.grid.floor(now - self.lateness)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -318,13 +391,8 @@ class AuditReport:
 
 
 def floor(instant: datetime, length: timedelta) -> datetime:
-    """The start of the interval that holds the instant."""
+    """The start of the span of this length, counted from the epoch, that holds the instant."""
     return instant - (instant - EPOCH) % length
-
-
-def ceiling(instant: datetime, length: timedelta) -> datetime:
-    """The start of the first interval that begins at the instant or later."""
-    return instant + (EPOCH - instant) % length
 
 
 Point = TypeVar("Point", int, datetime)
@@ -341,13 +409,6 @@ def uncovered(start: Point, end: Point, spans: Iterable[tuple[Point, Point]]) ->
         reached = max(reached, last)
     if reached < end:
         yield reached, end
-
-
-def intervals(start: datetime, end: datetime, length: timedelta) -> Iterator[Interval]:
-    """The whole intervals within [start, end)."""
-    while start + length <= end:
-        yield Interval(start, start + length)
-        start += length
 
 
 def instant(timestamp_ms: int) -> datetime:

@@ -24,20 +24,22 @@ NAMES = ("topic", "table", "parse")
 FIELDS: Mapping[str, str] = {
     "lateness": "how long after its end an hour stays open for records still on their way (timedelta)",
     "starts_at": "where the first window begins; by default at the earliest record",
-    "interval": "the length of a window; an hourly pipeline leaves it alone",
+    "every": "the length of a window: '1h' (by default), '15m', '6h', '1d', or a timedelta",
+    "timezone": "at whose midnights windows of a day begin, such as 'Europe/Berlin'; UTC by default",
     "isolation_level": "read_committed or read_uncommitted",
 }
 
 
 class PipelineOptions(TypedDict, total=False):
-    """The options that `define_pipeline`, `hourly_ingest` and `catch_up` take; `FIELDS` and `SETTINGS` say what each means."""
+    """The options that `define_pipeline`, `ingest` and `catch_up` take; `FIELDS` and `SETTINGS` say what each means."""
 
     topic: str | None
     table: str | None
     parse: str | None
     lateness: timedelta
     starts_at: datetime | None
-    interval: timedelta
+    every: str | timedelta
+    timezone: str
     isolation_level: Literal["read_committed", "read_uncommitted"]
     columns: Mapping[str, str] | None
     infer: bool | None
@@ -66,7 +68,9 @@ def define_pipeline(name: str, **options: Unpack[PipelineOptions]) -> model.Pipe
     if parse is None:
         raise errors.UserError(f"pipeline {name!r}: choose how records become rows, for example parse='json'")
     _validate_names(name, options)
-    fields: dict[str, Any] = {key: value for key, value in options.items() if key in FIELDS}
+    fields: dict[str, Any] = {key: value for key, value in options.items() if key in FIELDS and key != "every"}
+    if "every" in options:
+        fields["interval"] = length_of(name, options["every"])
     pipeline = model.Pipeline(
         name=name,
         topic=options.get("topic") or name,
@@ -80,6 +84,19 @@ def define_pipeline(name: str, **options: Unpack[PipelineOptions]) -> model.Pipe
     )
     check_pipeline(pipeline)
     return pipeline
+
+
+LENGTH = re.compile(r"([1-9]\d{0,3})([mhd])")
+UNITS: Mapping[str, timedelta] = {"m": timedelta(minutes=1), "h": model.HOUR, "d": model.DAY}
+
+
+def length_of(name: str, every: str | timedelta) -> timedelta:
+    """The length of a window, as it is or written: `15m`, `1h`, `1d`."""
+    if isinstance(every, timedelta):
+        return every
+    if not isinstance(every, str) or (written := LENGTH.fullmatch(every)) is None:
+        raise errors.UserError(f"pipeline {name!r}: every is the length of a window, such as '15m', '1h' or '1d'; got {every!r}")
+    return int(written[1]) * UNITS[written[2]]
 
 
 def _validate_names(name: str, options: Mapping[str, Any]) -> None:

@@ -1,6 +1,7 @@
-"""Whole DAGs from one call: the hourly ingest of a topic, of many, and the catch-up.
+"""Whole DAGs from one call: the ingest of a topic, hour by hour or in other windows, of many, and the catch-up.
 
     hourly_ingest:  freeze -> load -> audit                     one hour a run, due when the hour is closed
+    ingest:         the same for windows of any length          ingest(every="15m"), ingest(every="1d", timezone="Europe/Berlin")
     catch_up:       freeze all closed hours -> load -> audit    one Spark application for all of them, on demand
 
     hourly_ingest(pipeline="clicks", topic="web.clicks", table="clicks", parse="json", max_error_rate=0.01)
@@ -27,12 +28,12 @@ from airflow.sdk import DAG, Param
 from logbus import assets, errors, spark_submit, timetable
 from logbus.hooks.broker import BrokerHook
 from logbus.hooks.warehouse import WarehouseHook
-from logbus.model import HOUR, Pipeline
+from logbus.model import Grid, Pipeline
 from logbus.operators import audit_window, freeze_window, load_window
 from logbus.pipeline_definition import PipelineOptions, as_pipeline, define_pipeline
 from logbus.windows.catch_up import WINDOWS_UNCONFIRMED_MAX
 
-__all__ = ["Connections", "Pipeline", "catch_up", "define_pipeline", "hourly_ingest", "many_topics"]
+__all__ = ["Connections", "Pipeline", "catch_up", "define_pipeline", "hourly_ingest", "ingest", "many_topics"]
 
 # Runs of the past may be triggered (a rerun of an old hour); with catchup off, the start date alone schedules nothing.
 START_DATE = datetime(2000, 1, 1, tzinfo=UTC)
@@ -54,7 +55,7 @@ class Connections:
 CONNECTIONS_DEFAULT = Connections()
 
 
-def hourly_ingest(
+def ingest(
     pipeline: Pipeline | str,
     connections: Connections = CONNECTIONS_DEFAULT,
     *,
@@ -63,28 +64,25 @@ def hourly_ingest(
     fill_gaps: bool = True,
     **options: Unpack[PipelineOptions],
 ) -> DAG:
-    """The DAG named after the pipeline: every hour, load the hour before into its table, exactly once.
+    """The DAG named after the pipeline: after each window, load it into the pipeline's table, exactly once.
 
-    Its runs are due when their hour is closed, so none waits in a slot: a run triggered at HH:01 begins at HH:01.
-    The audit's success is an event of the asset `table_asset(pipeline)`, which carries the window.
+    Windows are an hour long unless `every` says otherwise: `every="15m"`, or `every="1d", timezone="Europe/Berlin"`. A run is due
+    when its window is closed, so none waits in a slot: a run triggered at HH:01 begins at HH:01. The audit's success is an event
+    of the asset `table_asset(pipeline)`, which carries the window.
 
     :param pipeline: a `Pipeline`, or the name of one that `options` describe (logbus.pipeline_definition): `topic` and `table`,
         by default the same name, `parse`, and whatever else it needs
     :param connections: which of Airflow's connections and which pool
     :param dag_arguments: arguments for the DAG itself, such as tags, default_args or callbacks
-    :param max_windows_per_application: how many hours of a backfill one Spark application loads at most
-    :param fill_gaps: a scheduled run also loads the missing closed hours before its own, in the same application: those whose run
-        failed, or was never created while the scheduler was down
+    :param max_windows_per_application: how many windows of a backfill one Spark application loads at most
+    :param fill_gaps: a scheduled run also loads the missing closed windows before its own, in the same application: those whose
+        run failed, or was never created while the scheduler was down
     """
     defined = as_pipeline(pipeline, options)
-    if defined.interval != HOUR:
-        raise errors.UserError(
-            f"the windows of {defined.name} are {defined.interval} long: an hourly ingest needs windows of an hour"
-        )
     common = _common_arguments(defined, connections)
     arguments = {
-        "description": f"Load each hour of the topic {defined.topic} into {defined.table}, exactly once",
-        "schedule": timetable.WindowTimetable(lateness=defined.lateness),
+        "description": f"Load each {_window_words(defined.grid)} of the topic {defined.topic} into {defined.table}, exactly once",
+        "schedule": timetable.of_pipeline(defined),
         "max_active_runs": 1,  # its loads share one pool slot anyway; a triggered hour runs before the hour that is due
     }
     with DAG(defined.name, **_dag_defaults(arguments, dag_arguments)) as dag:
@@ -102,6 +100,30 @@ def hourly_ingest(
     return dag
 
 
+def hourly_ingest(
+    pipeline: Pipeline | str,
+    connections: Connections = CONNECTIONS_DEFAULT,
+    *,
+    dag_arguments: Mapping[str, Any] | None = None,
+    max_windows_per_application: int = spark_submit.WINDOWS_PER_JOB_MAX,
+    fill_gaps: bool = True,
+    **options: Unpack[PipelineOptions],
+) -> DAG:
+    """`ingest` in windows of an hour, the usual ones; its arguments are the same."""
+    defined = as_pipeline(pipeline, options)
+    if defined.grid != Grid():
+        raise errors.UserError(
+            f"pipeline {defined.name!r} has windows of {defined.grid}: load it by ingest(...), not hourly_ingest"
+        )
+    return ingest(
+        defined,
+        connections,
+        dag_arguments=dag_arguments,
+        max_windows_per_application=max_windows_per_application,
+        fill_gaps=fill_gaps,
+    )
+
+
 def many_topics(
     topics: Iterable[str | Pipeline],
     connections: Connections = CONNECTIONS_DEFAULT,
@@ -111,12 +133,12 @@ def many_topics(
     fill_gaps: bool = True,
     **options: Unpack[PipelineOptions],
 ) -> list[DAG]:
-    """An hourly ingest for each topic, all with the same arguments. A topic that needs options of its own is given as a
+    """An ingest for each topic, all with the same arguments. A topic that needs options of its own is given as a
     `Pipeline`, which none of `options` changes."""
     if isinstance(topics, str):
         raise errors.UserError(f"many_topics takes a list of topics: many_topics([{topics!r}])")
     return [
-        hourly_ingest(
+        ingest(
             topic,
             connections,
             dag_arguments=dag_arguments,
@@ -136,16 +158,16 @@ def catch_up(
     max_windows: int = WINDOWS_UNCONFIRMED_MAX,
     **options: Unpack[PipelineOptions],
 ) -> DAG:
-    """The DAG `<pipeline>_catchup`: load all closed hours between its parameters `since` and `until` in one Spark application.
+    """The DAG `<pipeline>_catchup`: load all closed windows between its parameters `since` and `until` in one Spark application.
 
-    Both parameters may be left out: from the first record, up to the last closed hour that holds one.
+    Both parameters may be left out: from the first record, up to the last closed one that holds one.
 
     :param max_windows: how many windows a run may begin at most; with more, it fails before anything is frozen
     """
     defined = as_pipeline(pipeline, options)
     common = _common_arguments(defined, connections)
     arguments = {
-        "description": f"Load all closed hours of the topic {defined.topic} into {defined.table} with one Spark application",
+        "description": f"Load all closed windows of the topic {defined.topic} into {defined.table} with one Spark application",
         "schedule": None,
         "max_active_runs": 1,
     }
@@ -174,10 +196,14 @@ def _dag_defaults(arguments: Mapping[str, Any], given: Mapping[str, Any] | None)
     if "start_date" not in {**default_args, **defaults}:
         if defaults["catchup"]:
             raise errors.UserError(
-                "catchup=True needs a start_date in dag_arguments, too: Airflow creates a run for every hour since then"
+                "catchup=True needs a start_date in dag_arguments, too: Airflow creates a run for every window since then"
             )
         defaults["start_date"] = START_DATE
     return {**defaults, "default_args": default_args}
+
+
+def _window_words(grid: Grid) -> str:
+    return "hour" if grid == Grid() else f"window of {grid}"
 
 
 def _common_arguments(pipeline: Pipeline, connections: Connections) -> dict[str, Any]:

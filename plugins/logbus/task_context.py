@@ -35,7 +35,7 @@ BEYOND_RETRY = (
 WINDOWS_SHOWN_MAX = 100
 TRUE_WORDS = ("true", "yes", "1", "on")
 TIMETABLE_ADVICE = (
-    "schedule the DAG by logbus.timetable.WindowTimetable(), as hourly_ingest does, or by "
+    "schedule the DAG by logbus.timetable.WindowTimetable(), as ingest does, or by "
     'CronDataIntervalTimetable("0 * * * *", timezone="UTC")'
 )
 

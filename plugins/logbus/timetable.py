@@ -1,4 +1,4 @@
-"""When the run of an hour is due: once the hour is closed, which is its end plus the lateness its pipeline allows.
+"""When the run of a window is due: once the window is closed, which is its end plus the lateness its pipeline allows.
 
 With Airflow's own timetable a run is due at the end of its interval. A task then has to wait out the lateness, and a DAG that
 allows one run at a time is blocked until then: an hour triggered by hand at HH:01 would start at HH:05. Here the run is not
@@ -14,9 +14,10 @@ import pendulum
 from airflow.timetables.base import DagRunInfo, DataInterval, TimeRestriction
 from airflow.timetables.interval import CronDataIntervalTimetable
 
-from logbus.model import LATENESS_DEFAULT, utc_now
+from logbus.model import DAY, HOUR, LATENESS_DEFAULT, Grid, Pipeline, utc_now
 
 HOURLY = "0 * * * *"
+MINUTE = timedelta(minutes=1)
 
 
 class WindowTimetable(CronDataIntervalTimetable):
@@ -56,8 +57,29 @@ class WindowTimetable(CronDataIntervalTimetable):
         is_end = self._align_to_prev(run_after) == run_after
         return super().infer_manual_data_interval(run_after=run_after if is_end else run_after - self.lateness)
 
+    def _get_prev(self, current: pendulum.DateTime) -> pendulum.DateTime:
+        """Of a midnight that clocks skip, Airflow answers the midnight itself; between two midnights of one day, the second."""
+        before, start = current, super()._get_prev(current)
+        while start >= current:
+            before -= HOUR
+            start = super()._get_prev(before)
+        return start
+
     def _skip_to_latest(self, earliest: pendulum.DateTime | None) -> pendulum.DateTime:
         """Without catchup, the first run is for the interval that closed last. Airflow calls this again while no run is due yet:
         if the interval that ended last were used, an hour whose lateness is longer than an hour would be skipped."""
         closed = self._get_prev(self._align_to_prev(pendulum.instance(utc_now() - self.lateness)))
         return closed if earliest is None else max(closed, self._align_to_next(earliest))
+
+
+def of_pipeline(pipeline: Pipeline) -> WindowTimetable:
+    """Its intervals are the pipeline's windows."""
+    return WindowTimetable(cron_of(pipeline.grid), pipeline.timezone, lateness=pipeline.lateness)
+
+
+def cron_of(grid: Grid) -> str:
+    if grid.length < HOUR:
+        return f"*/{grid.length // MINUTE} * * * *"
+    if grid.length == HOUR:
+        return HOURLY
+    return f"0 */{grid.length // HOUR} * * *" if grid.length < DAY else "0 0 * * *"

@@ -186,7 +186,7 @@ class Application:
             parse=pipeline.parse,
             settings=pipeline.settings,
             windows={attempt.window_id: staged_window(attempt, called.inside.get(attempt.window_id)) for attempt in attempts},
-            interval_ms=pipeline.interval // model.MILLISECOND,
+            grid=pipeline.grid,
             sink=sink.name,
             sink_options=sink.task_options(),
         )

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from logbus.loads.read_tally import ReadTally
-from logbus.model import HOUR, MILLISECOND, FrozenWindow, Witness
+from logbus.model import FrozenWindow, Grid, Witness
 
 # Two, so that a core has work while its other task waits for the broker or the warehouse.
 TASKS_PER_CORE = 2
@@ -147,7 +147,7 @@ class TaskJob:
     parse: str
     settings: Mapping[str, Any]
     windows: Mapping[int, StagedWindow]
-    interval_ms: int = HOUR // MILLISECOND  # by which stamps are counted
+    grid: Grid = Grid()  # by whose windows stamps are counted
     sink: str = "postgres"
     sink_options: Mapping[str, Any] = field(default_factory=dict, repr=False)
 

@@ -10,6 +10,7 @@ import gc
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from datetime import timedelta
 from pkgutil import resolve_name
 from types import TracebackType
 from typing import Any, Protocol, Self
@@ -28,6 +29,9 @@ from logbus_spark.job import StagedWindow, TaskJob, TaskPlan, TaskResult
 from logbus_spark.records import Records, headers_json, read_plan
 
 Tallies = dict[tuple[int, int], ReadTally]
+
+MINUTE = timedelta(minutes=1)
+ZONES_MS_MAX = batches.CALENDAR_MS_MAX - 2 * (model.DAY // model.MILLISECOND)  # later is no date in some time zones
 
 
 class TaskSink(Protocol):
@@ -106,7 +110,7 @@ def stage(records: Records, job: TaskJob, parser: Parser, sink: TaskSink, tallie
     parsed = batches.parse_chunk(parser, batches.parser_schema(parser.columns), records.values)
     tally = tallies.setdefault((records.window_id, records.partition), ReadTally())
     count(tally, records, hashes, parsed.filtered)
-    count_stamps(tally, window, stamps, job.interval_ms)
+    count_stamps(tally, window, stamps, job.grid)
     # Counted before they are written, and deliberately not from what was written: the commit compares these tallies with what the
     # sink holds, and two counts from one source would always agree.
     if parsed.indexes:
@@ -127,25 +131,40 @@ def check_witnesses(records: Records, job: TaskJob, window: StagedWindow, hashes
                 raise log_changed(job.pipeline, [record_changed(job.topic, partition, witness, current)])
 
 
-def count_stamps(tally: ReadTally, window: StagedWindow, stamps_ms: pa.Array, interval_ms: int) -> None:
+def count_stamps(tally: ReadTally, window: StagedWindow, stamps_ms: pa.Array, grid: model.Grid) -> None:
     """Counts the records by the hour they are stamped with, and those stamped before or after their window. Usually a chunk
     is of a single hour: then its minimum and maximum suffice."""
     first, last = pc.min_max(stamps_ms).as_py().values()
     if first < window.start_ms or last >= window.end_ms:
         tally.late += pc.sum(pc.less(stamps_ms, window.start_ms)).as_py()
         tally.early += pc.sum(pc.greater_equal(stamps_ms, window.end_ms)).as_py()
-    hour = first - first % interval_ms
-    of_one = first >= 0 and last < hour + interval_ms and last <= batches.CALENDAR_MS_MAX
-    records_by_hour = {hour: len(stamps_ms)} if of_one else by_hour(stamps_ms, interval_ms)
+    is_usable = first >= 0 and last <= batches.CALENDAR_MS_MAX
+    hours = {hour_of(stamp, grid) for stamp in (first, last)} if is_usable else set()
+    records_by_hour = dict.fromkeys(hours, len(stamps_ms)) if len(hours) == 1 else by_hour(stamps_ms, grid)
     tally.hours = read_tally.nearest_hours(read_tally.sum_of_hours([tally.hours, records_by_hour]), window.start_ms)
 
 
-def by_hour(stamps_ms: pa.Array, interval_ms: int) -> read_tally.Histogram:
+def hour_of(stamp_ms: int, grid: model.Grid) -> int:
+    """The start of the grid's interval that holds a usable stamp."""
+    if grid.timezone == model.UTC_NAME:
+        return stamp_ms - stamp_ms % (grid.length // model.MILLISECOND)
+    # Histograms have no negative instants: the first day of a zone east of UTC is counted from the epoch on.
+    return max(0, model.milliseconds(grid.floor(model.instant(min(stamp_ms, ZONES_MS_MAX)))))
+
+
+def by_hour(stamps_ms: pa.Array, grid: model.Grid) -> read_tally.Histogram:
     """The records of each interval, by its start."""
+    is_in_utc = grid.timezone == model.UTC_NAME
+    step_ms = (grid.length if is_in_utc else MINUTE) // model.MILLISECOND
     is_usable = pc.and_(pc.greater_equal(stamps_ms, 0), pc.less_equal(stamps_ms, batches.CALENDAR_MS_MAX))
-    starts = pc.multiply(pc.divide(stamps_ms, interval_ms), interval_ms)
+    starts = pc.multiply(pc.divide(stamps_ms, step_ms), step_ms)
     counted = pc.value_counts(pc.if_else(is_usable, starts, read_tally.NO_HOUR))
-    return {entry["values"]: entry["counts"] for entry in counted.to_pylist()}
+    by_step = {entry["values"]: entry["counts"] for entry in counted.to_pylist()}
+    if is_in_utc:
+        return by_step
+    # Midnights are at full minutes of UTC, in every zone since 1972.
+    hours = ({start if start < 0 else hour_of(start, grid): count} for start, count in by_step.items())
+    return read_tally.sum_of_hours(hours)
 
 
 def count(tally: ReadTally, records: Records, hashes: Sequence[int], filtered: Sequence[int]) -> None:

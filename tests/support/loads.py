@@ -16,7 +16,7 @@ from typing import Any, Self
 from logbus.loads.commit_checks import SealedWindow
 from logbus.loads.sinks import Sink, sink_for
 from logbus.loads.sinks.iceberg import IcebergSink
-from logbus.model import MILLISECOND, Attempt, FrozenWindow, Pipeline, WindowCounts
+from logbus.model import Attempt, FrozenWindow, Pipeline, WindowCounts
 from logbus.parsing import parser_for
 from logbus.windows.rows import pipeline_of
 from logbus_spark.application import TaskReads, staged_window, to_reads
@@ -101,7 +101,7 @@ class Loading:
             parse=MENDED if self.mended else self.pipeline.parse,
             settings=self.pipeline.settings,
             windows={self.window.id: staged_window(self.attempt)},
-            interval_ms=self.pipeline.interval // MILLISECOND,
+            grid=self.pipeline.grid,
             sink=self.sink.name,
             sink_options=self.sink.task_options(),
         )

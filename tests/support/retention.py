@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from logbus.model import FrozenWindow, Interval, OffsetRange, WindowCounts, WindowState, milliseconds
+from logbus.model import FrozenWindow, Grid, Interval, OffsetRange, WindowCounts, WindowState, milliseconds
 from logbus.status.retention_plan import RetentionPolicy, TopicState
 from logbus.windows.pipeline_chains import Anchor, PipelineChain
 
@@ -49,7 +49,7 @@ def chain(
     windows: Iterable[FrozenWindow], *, pipeline: str = "p", anchors: dict[int, Anchor] | None = None, **changes: Any
 ) -> PipelineChain:
     first = {part: Anchor(offset=0, at=None) for part in range(4)}
-    fields: dict[str, Any] = {"interval": timedelta(hours=1), "anchors": first if anchors is None else anchors}
+    fields: dict[str, Any] = {"grid": Grid(), "anchors": first if anchors is None else anchors}
     return PipelineChain(pipeline=pipeline, windows=tuple(windows), **{**fields, **changes})
 
 

@@ -40,6 +40,14 @@ def command() -> None:
     help="How values become rows: combined, csv, json, lines, logfmt, nginx_json, raw, regex, syslog, or a parser of your own, "
     "module:function.",
 )
+@click.option("--every", default="1h", show_default=True, metavar="LENGTH", help="The length of a window: 15m, 1h, 6h, 1d.")
+@click.option(
+    "--timezone",
+    default="UTC",
+    show_default=True,
+    metavar="NAME",
+    help="Windows of a day begin at its midnights: Europe/Berlin.",
+)
 @click.option(
     "--lateness-minutes", type=click.FloatRange(min=0), default=5.0, show_default=True, help="How long an hour stays open."
 )
@@ -50,6 +58,7 @@ def command() -> None:
 @options.with_client
 def register(
     name: str,
+    every: str,
     lateness_minutes: float,
     settings: str,
     may_change: bool,
@@ -58,8 +67,10 @@ def register(
     **fields: Any,
 ) -> None:
     """Register NAME, once. Registering it again with other values shows the difference; --change applies it."""
-    lateness = timedelta(minutes=lateness_minutes)
-    pipeline = model.Pipeline(name=name, lateness=lateness, settings=options.parse_settings(settings), **fields)
+    interval, lateness = pipeline_definition.length_of(name, every), timedelta(minutes=lateness_minutes)
+    pipeline = model.Pipeline(
+        name=name, interval=interval, lateness=lateness, settings=options.parse_settings(settings), **fields
+    )
     pipeline_definition.check_pipeline(pipeline)
     if not pipeline_definition.is_own_parser(pipeline.parse):  # which may be installed only where Spark runs
         from logbus.parsing import parser_for
@@ -254,6 +265,7 @@ class Progress:
         return {
             **{name: getattr(pipeline, name) for name in ("name", "topic", "table", "parse", "isolation_level")},
             "interval_seconds": pipeline.interval.total_seconds(),
+            "timezone": pipeline.timezone,
             "lateness_seconds": pipeline.lateness.total_seconds(),
             "starts_at": pipeline.starts_at and model.instant_text(pipeline.starts_at),
             "settings": dict(pipeline.settings),
@@ -280,7 +292,7 @@ class Progress:
         pipeline = self.pipeline
         yield f"pipeline {pipeline.name}: topic {pipeline.topic} into {pipeline.table}, parsed as {pipeline.parse}"
         starts = model.instant_text(pipeline.starts_at) if pipeline.starts_at else "the earliest record"
-        yield f"  windows of {pipeline.interval} from {starts}, open {pipeline.lateness} for late records"
+        yield f"  windows of {pipeline.grid} from {starts}, open {pipeline.lateness} for late records"
         yield f"  {pipeline.isolation_level}"
         yield from (f"  {name}: {value}" for name, value in sorted(pipeline.settings.items()))
         up_to = f", up to {model.instant_text(self.loaded_up_to)}" if self.loaded_up_to else ""

@@ -54,7 +54,7 @@ def list_windows(
     pipeline = ledger.pipeline(pipeline_name)
     windows = ledger.windows(pipeline_name, since, until)
     view = ProgressView(ledger, config)
-    gaps = view.gaps(pipeline, since, None if until is None else until + pipeline.interval)
+    gaps = view.gaps(pipeline, since, None if until is None else pipeline.grid.after(until))
     note = view.note
     with ledger.engine.connect() as connection:
         failed = {start: error for start, _, error in ledger_checks.failed_attempts(connection, pipeline_name)}
@@ -193,11 +193,11 @@ def accept_loss(
     They are never called exact: every audit says who accepted the loss, when and why.
     """
     ledger, log = options.open_ledger(warehouse_url), topics.Topics(client.Client.for_command(config))
-    length = ledger.pipeline(pipeline_name).interval
+    grid = ledger.pipeline(pipeline_name).grid
     who = by or f"{getpass.getuser()}@{socket.gethostname()}"
     for start in starts:
         frozen = ledger.windows(pipeline_name, start, start)
-        interval = frozen[0].interval if frozen else model.Interval(start, start + length)
+        interval = frozen[0].interval if frozen else grid.window(start)
         window = recovery.accept_loss(ledger.engine, pipeline_name, interval, log, options.clock(), by=who, reason=reason)
         left = many(window.record_count, "record")
         output.echo(f"{model.instant_text(start)} {left} left; loss accepted {losses.loss_text(window.loss_accepted or {})}")

@@ -9,7 +9,7 @@ from typing import Any
 from logbus.cli.output import Cell, Coloured, Table
 from logbus.loads import comparison, producers, tally
 from logbus.loads.history import AttemptRecord, WindowHistory, other_records_text
-from logbus.model import HOUR, FrozenWindow, Pipeline, WindowCounts, WindowState, instant_text
+from logbus.model import DAY, HOUR, FrozenWindow, Pipeline, WindowCounts, WindowState, instant_text
 from logbus.windows import losses, missing
 from logbus.windows.rows import FAILED
 
@@ -77,7 +77,7 @@ def window_row(windows: Sequence[FrozenWindow], state: Cell) -> tuple[Cell, ...]
 
 def gap_row(gap: missing.Gap, pipeline: Pipeline) -> tuple[Cell, ...]:
     """One line for consecutive intervals that are not frozen."""
-    first, last = gap.interval.start, gap.interval.end - pipeline.interval
+    first, last = gap.interval.start, pipeline.grid.after(gap.interval.end, -1)
     span = instant_text(first) if gap.count == 1 else f"{instant_text(first)} .. {instant_text(last)}"
     how_many = "" if gap.count == 1 else f", {gap.count} windows"
     if gap.is_empty:
@@ -102,7 +102,7 @@ def behind_text(pipeline: Pipeline, gaps: Sequence[missing.Gap], *, is_span: boo
 
 
 def unit_text(pipeline: Pipeline, count: int) -> str:
-    unit = "hour" if pipeline.interval == HOUR else "window"
+    unit = "hour" if pipeline.interval == HOUR else "day" if pipeline.interval == DAY else "window"
     return f"{count} {unit}" if count == 1 else f"{count} {unit}s"
 
 

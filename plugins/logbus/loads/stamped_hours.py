@@ -157,14 +157,12 @@ def hours_held(connection: sa.Connection, window: model.FrozenWindow) -> Iterato
 
 def windows_holding(connection: sa.Connection, pipeline_name: str, span: model.Interval) -> dict[datetime, int]:
     """Starts of the loaded windows with records stamped with hours that overlap the span, in order, and how many each has."""
-    hours, window, pipeline = schema.window_hour, schema.window, schema.pipeline
-    near = hours.c.hour > span.start - model.INTERVAL_LONGEST  # for the index
-    touches = (near, hours.c.hour + pipeline.c.interval > span.start, hours.c.hour < span.end)
+    hours, window = schema.window_hour, schema.window
+    first = to_pipeline(pipeline_row(connection, pipeline_name)).grid.floor(span.start)
     query = (
         sa.select(window.c.starts_at, sa.func.sum(hours.c.record_count))
         .join(window, window.c.id == hours.c.window_id)
-        .join(pipeline, pipeline.c.name == window.c.pipeline)
-        .where(window.c.pipeline == pipeline_name, *touches)
+        .where(window.c.pipeline == pipeline_name, hours.c.hour >= first, hours.c.hour < span.end)
         .group_by(window.c.starts_at)
         .order_by(window.c.starts_at)
     )
@@ -214,7 +212,7 @@ def holding_span(pipeline: model.Pipeline, span: model.Interval, lateness: timed
     or after an hour's start, and not further ahead than that, ends the hour before.
     """
     reach = (pipeline.lateness if lateness is None else lateness) + boundaries.max_ahead(pipeline)
-    return model.Interval(span.start, model.ceiling(span.end + reach, pipeline.interval))
+    return model.Interval(span.start, pipeline.grid.ceiling(span.end + reach))
 
 
 def missing_of_stamped(

@@ -29,6 +29,7 @@ from logbus.kafka.topics import OffsetAndTimestamp, OffsetLog, TopicFacts
 from logbus.loads.foreign_table import ForeignTable, OffsetRun
 from logbus.windows import boundaries, freezing, schema
 
+HOURS = model.Grid()
 HOURS_MAX = 366 * 24
 HOURS_AT_ONCE = 24  # asked about before the next empty stretch is looked for
 RANGES_MAX = 10  # of each kind and hour: enough to look at; the counts are of all
@@ -222,7 +223,7 @@ class FirstRecords:
     def hour(self, at: datetime) -> datetime | None:
         """The hour of the earliest of them, `at` at the earliest."""
         stamps = [record.timestamp_ms for record in self.at_or_after(at).values()]
-        return model.floor(model.instant(min(stamps)), model.HOUR) if stamps else None
+        return HOURS.floor(model.instant(min(stamps))) if stamps else None
 
     def _read(self, part: int) -> list[OffsetAndTimestamp]:
         """Its records with timestamps later than those of all before them."""
@@ -238,8 +239,8 @@ def find_edges(log: OffsetLog, facts: TopicFacts, now: datetime, since: datetime
     """The boundaries that freezing would find in this log, of the hours that may have records."""
     pipeline = model.Pipeline(name=facts.name, topic=facts.name, table="", parse="raw")
     closed, first = pipeline.closed_until(now), FirstRecords(log, facts, now)
-    begin = model.EPOCH if since is None else model.floor(since, model.HOUR)
-    end = closed if until is None else min(model.floor(until, model.HOUR), closed)
+    begin = model.EPOCH if since is None else HOURS.floor(since)
+    end = closed if until is None else min(HOURS.floor(until), closed)
     intervals = list(islice(hours_with_records(first, begin, end), HOURS_MAX + 1))
     if not intervals:
         return Edges(starts_at=(), offsets={}, log_starts=log.start_offsets(facts.name, facts.partitions))
@@ -267,7 +268,7 @@ def hours_with_records(first: FirstRecords, begin: datetime, end: datetime) -> I
         if hour is None or hour >= end:
             return
         begin = min(hour + HOURS_AT_ONCE * model.HOUR, end)
-        yield from model.intervals(hour, begin, model.HOUR)
+        yield from HOURS.windows(hour, begin)
 
 
 def without_gaps(ranges: Mapping[int, tuple[int, int]], runs: Iterable[OffsetRun]) -> Iterator[OffsetRun]:

@@ -167,6 +167,7 @@ class LoadWindowOperator(spark_submit_window.SparkWindowOperator):
             pipeline_name=self.pipeline.name,
             own=own,
             now=self._now(),
+            grid=self.pipeline.grid,
         )
         self._beside = beside.hours(context, room)
         if self._beside:

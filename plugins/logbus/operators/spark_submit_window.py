@@ -224,8 +224,7 @@ class SparkSubmitWindowOperator(SparkWindowOperator):
         if self.registered_as is not None:
             ledger.define(self.registered_as, log, now, dag_id=dag_id, remembers=False)
         pipeline = ledger.pipeline(self.pipeline_name)
-        intervals = [model.Interval(start, start + pipeline.interval) for start in starts]
-        return pipeline, [ledger.freeze_or_get(pipeline.name, interval, log, now) for interval in intervals]
+        return pipeline, [ledger.freeze_or_get(pipeline.name, pipeline.grid.window(start), log, now) for start in starts]
 
 
 def _spark_settings(content: dict[str, Any], text: str) -> dict[str, str]:

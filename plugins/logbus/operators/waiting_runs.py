@@ -40,6 +40,7 @@ from logbus.windows import missing
 # A task instance in one of these states will still run. None: its upstream tasks have not finished.
 WAITING_STATES = frozenset({None, "scheduled", "queued", "up_for_retry", "up_for_reschedule", "deferred"})
 
+HOURS = model.Grid()
 DATES_PER_QUESTION_MAX = 84  # they are part of a URL
 UUID7 = 7
 UUID7_TIME_SHIFT = 80  # the first 48 of 128 bits are milliseconds since the epoch
@@ -56,13 +57,16 @@ def asked_at(task_instance: Any) -> datetime | None:
     return datetime.fromtimestamp((identity.int >> UUID7_TIME_SHIFT) / 1000, UTC)
 
 
-def waiting_intervals(context: Mapping[str, Any], own: model.Interval, reach: int) -> list[model.Interval]:
+def waiting_intervals(
+    context: Mapping[str, Any], own: model.Interval, reach: int, grid: model.Grid = HOURS
+) -> list[model.Interval]:
     """Intervals of the runs that wait at this task, with logical dates at most `reach` intervals away from our own: later ones
     first, those nearest to ours before others."""
-    length = own.end - own.start
+    # A run off the pipeline's grid (of a schedule that a user chose) is among others of its own length.
+    steps = grid if grid.floor(own.start) == own.start and grid.window(own.start) == own else model.Grid(own.end - own.start)
     intervals: set[model.Interval] = set()  # a manual run may be for the same interval as a scheduled one
     for direction in (1, -1):
-        dates = [own.start + direction * steps * length for steps in range(1, reach + 1)]
+        dates = [steps.after(own.start, direction * number) for number in range(1, reach + 1)]
         for begin in range(0, len(dates), DATES_PER_QUESTION_MAX):
             runs = waiting_runs(context["ti"], dates[begin : begin + DATES_PER_QUESTION_MAX])
             of_runs = (interval_of_run(context["ti"].dag_id, run_id) for run_id in runs)
@@ -133,12 +137,13 @@ class Beside:
     pipeline_name: str
     own: model.Interval
     now: datetime
+    grid: model.Grid = HOURS
 
     def hours(self, context: Mapping[str, Any], limit: int) -> list[datetime]:
         """Starts of at most `limit` windows, all frozen, that wait to be loaded; the hours after our own first."""
         if self.ledger.failing(self.pipeline_name, [self.own.start]):
             return []
-        waiting = waiting_intervals(context, self.own, limit)
+        waiting = waiting_intervals(context, self.own, limit, self.grid)
         if not waiting:
             return []
         starts = [interval.start for interval in waiting]

@@ -193,7 +193,7 @@ def _second_questions(pipeline: model.Pipeline, chain: pipeline_chains.PipelineC
     that of the first window that is not loaded."""
     until = pipeline.closed_until(now)
     instants = {until}
-    if chain.windows and until - chain.windows[-1].interval.end >= PROBED_FROM * pipeline.interval:
+    if chain.windows and until >= pipeline.grid.after(chain.windows[-1].interval.end, PROBED_FROM):
         instants.add(chain.windows[-1].interval.end)
     oldest = next((window for window in chain.windows if window.loaded_attempt is None), None)
     if oldest is not None:

@@ -179,7 +179,7 @@ def expiry(lag: Lag, pipeline: Pipeline, policy: retention_plan.RetentionPolicy 
     if kept is not None and lag.oldest_record_at is not None:
         limits[topics.end_of(lag.oldest_record_at, kept)] = topics.RETENTION_MS
     if policy is not None and policy.when_overdue == retention_plan.DELETE:
-        limits[topics.end_of(lag.oldest_hour + pipeline.interval, (policy.retain or timedelta(0)) + policy.max_hold)] = MANAGED
+        limits[topics.end_of(pipeline.grid.after(lag.oldest_hour), (policy.retain or timedelta(0)) + policy.max_hold)] = MANAGED
     soonest = min((at for at in limits if at is not None), default=None)
     if soonest is not None:
         return {"expires_at": soonest, "expires_by": limits[soonest]}

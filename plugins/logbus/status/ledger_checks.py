@@ -163,7 +163,7 @@ def _check_chain(case: Case) -> Iterator[checks.Finding]:
         gaps = case.ledger.gaps(case.pipeline.name, None, case.now)  # what is wrong with the topic is a finding of its own
     advice = f"logbus load --pipeline {case.pipeline.name} --only-missing"
     if count := missing.behind(gaps):
-        waiting = (part for gap in gaps if not gap.is_empty for part in gap.parts(case.pipeline.interval))
+        waiting = (part for gap in gaps if not gap.is_empty for part in gap.parts(case.pipeline.grid))
         starts = several([model.instant_text(part.start) for part in islice(waiting, NAMED_MAX)], NAMED_MAX, count=count)
         yield checks.warning(case.subject, f"{_windows_are(count)} not loaded: {starts}", advice)
     if count := missing.empty(gaps):

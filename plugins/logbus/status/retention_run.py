@@ -181,7 +181,7 @@ class RetentionRun:
         until = now - (policy.retain or timedelta(0)) - policy.max_hold
         for pipeline in [candidate for candidate in self.ledger.pipelines() if candidate.topic == policy.topic]:
             waiting = [gap for gap in self.ledger.gaps(pipeline.name, self.log, now) if not gap.is_frozen and not gap.is_empty]
-            for interval in (part for gap in waiting for part in gap.parts(pipeline.interval)):
+            for interval in (part for gap in waiting for part in gap.parts(pipeline.grid)):
                 if interval.end <= until:
                     self.ledger.freeze_or_get(pipeline.name, interval, self.log, now)
 

@@ -44,14 +44,14 @@ class Hour:
                 self.frozen: WindowHistory | None = window_history(engine, pipeline, begin)
                 self.interval = self.frozen.window.interval
             except errors.WindowUnknown:
-                if begin != model.floor(begin, registered.interval) or not self.may_be_unfrozen(begin):
+                if begin != registered.grid.floor(begin) or not self.may_be_unfrozen(begin):
                     raise
-                self.frozen, self.interval = None, model.Interval(begin, begin + registered.interval)
+                self.frozen, self.interval = None, registered.grid.window(begin)
 
     def may_be_unfrozen(self, start: datetime) -> bool:
         """Whether the hour is looked at without a window; 409 if it is open."""
         if start >= self.registered.closed_until(self.context.now):
-            until = model.instant_text(start + self.registered.interval + self.registered.lateness)
+            until = model.instant_text(self.registered.grid.after(start) + self.registered.lateness)
             raise HTTPException(409, f"the window of {model.instant_text(start)} is open until {until}: load it then")
         return True
 

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 from logbus.formatting import first_line, many
 from logbus.kafka.topics import age_kept, deletes, end_of
-from logbus.model import EPOCH, FrozenWindow, Interval, Pipeline, floor, instant_text, uncovered
+from logbus.model import EPOCH, FrozenWindow, Interval, Pipeline, instant_text, uncovered
 from logbus.status import fleet, retention_plan, window_facts
 from logbus.windows.missing import Gap
 
@@ -209,26 +209,24 @@ def _unfrozen_hours(
     pipeline, ours = reading.pipeline, expected(reading, now)
     if ours is None:
         return
-    start, end = max(ours.start, floor(span.start, pipeline.interval)), min(ours.end, span.end)
+    start, end = max(ours.start, pipeline.grid.floor(span.start)), min(ours.end, span.end)
     # The last gap is endless, because an hour may extend beyond `end`.
     for gap in uncovered(window_facts.micros(start), window_facts.micros(END_OF_TIME), covered):
         gap_start, gap_end = (EPOCH + instant * window_facts.MICROSECOND for instant in gap)
-        # A window may be frozen by hand for an interval off the grid of hours: the next cell begins at the grid again, counted
-        # from the pipeline's own beginning.
-        hour_start = gap_start + (start - gap_start) % pipeline.interval
-        while hour_start < end and hour_start + pipeline.interval <= gap_end:
-            hour = Interval(hour_start, hour_start + pipeline.interval)
+        # A window may be frozen by hand for an interval off the grid of hours: the next cell begins at the grid again.
+        for hour in pipeline.grid.windows(pipeline.grid.ceiling(gap_start), gap_end):
+            if hour.start >= end:
+                break
             # An hour that is over, not frozen and not missing holds no record: nothing waits for it, so there is no cell.
             if is_open(pipeline, hour, now) or is_missing(reading, hour):
                 yield hour
-            hour_start = hour.end
 
 
 def expected(reading: fleet.PipelineReading, now: datetime) -> Interval | None:
     """From the pipeline's first hour to the end of the one that is open now."""
     pipeline, gaps, windows = reading.pipeline, reading.lag.gaps, reading.chain.windows
     first = [
-        floor(instant, pipeline.interval)
+        pipeline.grid.floor(instant)
         for instant in (
             pipeline.starts_at,
             gaps[0].interval.start if gaps else None,
@@ -236,7 +234,7 @@ def expected(reading: fleet.PipelineReading, now: datetime) -> Interval | None:
         )
         if instant is not None
     ]
-    end = floor(now, pipeline.interval) + pipeline.interval
+    end = pipeline.grid.after(pipeline.grid.floor(now))
     start = min(first, default=pipeline.closed_until(now))
     return Interval(start, end) if start < end else None
 

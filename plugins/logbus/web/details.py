@@ -52,6 +52,7 @@ def _definition_json(pipeline: Pipeline) -> dict[str, Any]:
         "parse": pipeline.parse,
         "sink": pipeline.options.sink,
         "interval_seconds": int(pipeline.interval.total_seconds()),
+        "timezone": pipeline.timezone,
         "lateness_seconds": pipeline.lateness.total_seconds(),
         "starts_at": pipeline.starts_at and instant_text(pipeline.starts_at),
         "isolation_level": pipeline.isolation_level,

@@ -27,7 +27,7 @@ from logbus.windows.rows import Row, to_pipeline
 
 BROKER_DOWN = "the broker does not answer"
 HOURS_DEFAULT = 168
-HOURS_MAX = 24 * 62  # two months of hours: more is not read, and not drawn
+HOURS_MAX = 24 * 62  # two months of hours: more is not read, and not drawn; of shorter windows as many
 CONTEXT_OF_RUN = timedelta(hours=24)
 
 
@@ -183,18 +183,18 @@ def span_of(
     """What the heat map shows to a user who sees the pipelines of these names: what is asked for, or the last hours, or those
     before the last window if all is older. `of_run` is the span that the view's Dag run worked on."""
     shown = pipelines_of(fleet, names)
-    step, length = step_of(shown), timedelta(hours=max(1, min(view.hours, HOURS_MAX)))
+    step = step_of(shown)
+    longest = min(timedelta(hours=HOURS_MAX), HOURS_MAX * step)
+    length = min(timedelta(hours=max(1, view.hours)), longest)
     if view.since is not None or view.until is not None:
         since = view.since
         # A link with only a beginning means "from there on": as far as the page goes, but not into the future, where all cells
         # would be empty.
         latest = now if since is None else max(since, min(since + length, now))
         until = _next_step(latest, step) if view.until is None else view.until
-        return model.Interval(max(until - length if since is None else since, until - timedelta(hours=HOURS_MAX)), until)
+        return model.Interval(max(until - length if since is None else since, until - longest), until)
     if of_run is not None:
-        return model.Interval(
-            max(min(of_run.start, of_run.end - CONTEXT_OF_RUN), of_run.end - timedelta(hours=HOURS_MAX)), of_run.end
-        )
+        return model.Interval(max(min(of_run.start, of_run.end - CONTEXT_OF_RUN), of_run.end - longest), of_run.end)
     end, ends = _next_step(now, step), fleet.newest_ends if fleet else {}
     last = [ends[reading.pipeline.name] for reading in shown if reading.pipeline.name in ends]
     # If all records are old (a backfill, a sample), the last hours by the clock are empty in every row, and an empty page
@@ -226,6 +226,7 @@ def _pipeline_json(
         "topic": pipeline.topic,
         "table": pipeline.table,
         "interval_seconds": int(pipeline.interval.total_seconds()),
+        "timezone": pipeline.timezone,
         "lateness_seconds": pipeline.lateness.total_seconds(),
         "lag": lag_json(reading.lag, fleet.loaded.get(pipeline.name), fleet.at),
         "throughput": _throughput_json(fleet, pipeline.name, series),

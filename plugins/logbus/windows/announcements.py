@@ -93,8 +93,8 @@ def closed(connection: Connection, name: str, pipeline_name: str, began_at: date
     last = connection.execute(
         select(func.max(schema.announcement.c.starts_at)).where(schema.announcement.c.watcher == name)
     ).scalar_one()
-    begin = model.floor(began_at - pipeline.lateness, pipeline.interval) if last is None else last + pipeline.interval
-    return model.intervals(begin, now - pipeline.lateness, pipeline.interval)
+    grid = pipeline.grid
+    return grid.windows(grid.floor(began_at - pipeline.lateness) if last is None else grid.after(last), now - pipeline.lateness)
 
 
 def note_announced(engine: Engine, name: str, starts: Sequence[datetime], now: datetime) -> None:

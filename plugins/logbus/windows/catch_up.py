@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from itertools import groupby
+from itertools import groupby, islice
 from typing import Any
 
 from sqlalchemy import Connection, Engine, bindparam, false, select, text
@@ -75,7 +75,7 @@ def _count(step: Step) -> int:
 
 def parts_of(step: Step, pipeline: model.Pipeline) -> Iterator[model.Interval]:
     """The intervals of a plan's step."""
-    return step.parts(pipeline.interval) if isinstance(step, missing.Gap) else iter((step.interval,))
+    return step.parts(pipeline.grid) if isinstance(step, missing.Gap) else iter((step.interval,))
 
 
 def plan_load(
@@ -123,7 +123,7 @@ def _limited(steps: Sequence[Step], limit: int, pipeline: model.Pipeline) -> Ite
         if left <= 0:
             return
         if isinstance(step, missing.Gap) and step.count > left:
-            end = step.interval.start + left * pipeline.interval
+            end = pipeline.grid.after(step.interval.start, left)
             step = replace(step, interval=model.Interval(step.interval.start, end), count=left)
         yield step
         left -= _count(step)
@@ -200,7 +200,7 @@ def _freeze_empty(
     engine: Engine, pipeline: model.Pipeline, gap: missing.Gap, log: OffsetLog, now: datetime
 ) -> Iterator[Sequence[model.FrozenWindow]]:
     """The first window and the last as always; those in between in bulk, if their boundaries prove them empty."""
-    length, span = pipeline.interval, gap.interval
+    grid, span = pipeline.grid, gap.interval
     with engine.connect() as connection:
         already = _windows_within(connection, pipeline.name, span)
     if len(already) == gap.count:
@@ -212,14 +212,14 @@ def _freeze_empty(
 
     # If the boundaries before and after a span are the same offsets, so is every boundary between them: offsets never decrease
     # from hour to hour. So the two ends prove a decade empty that, hour by hour, would take 87,600 requests to the broker.
-    first, last = freeze(model.Interval(span.start, span.start + length)), freeze(model.Interval(span.end - length, span.end))
+    first, last = freeze(grid.window(span.start)), freeze(grid.window(grid.after(span.end, -1)))
     yield [first]
     reached = first.interval.end
     for frozen in freeze_between(engine, pipeline, first, last, now):
         with engine.connect() as connection:
             yield _windows_within(connection, pipeline.name, frozen)
         reached = frozen.end
-    for interval in model.intervals(reached, last.interval.start, length):
+    for interval in grid.windows(reached, last.interval.start):
         yield [freeze(interval)]
     yield [last]
 
@@ -245,18 +245,15 @@ COPIED = ", ".join(f'"{column.name}"' for column in schema.boundary.columns if c
 BOUNDARIES = text(f"""
     insert into {SCHEMA}.boundary (at, frozen_at, {COPIED})
     select inner_at, :now, {COPIED}
-    from {SCHEMA}.boundary,
-        generate_series(cast(:start as timestamptz) + :length, cast(:end as timestamptz), cast(:length as interval)) inner_at
+    from {SCHEMA}.boundary, unnest(cast(:ends as timestamptz[])) inner_at
     where pipeline = :pipeline and topic_id = :topic_id and at = :decided_at
     on conflict do nothing
 """)
 WINDOWS = text(f"""
     with frozen as (
         insert into {SCHEMA}."window" (pipeline, topic_id, starts_at, ends_at, frozen_at, {", ".join(EMPTY)})
-        select :pipeline, :topic_id, starts_at, starts_at + :length, :now, {", ".join(f":{name}" for name in EMPTY)}
-        from generate_series(
-            cast(:start as timestamptz), cast(:end as timestamptz) - :length, cast(:length as interval)
-        ) starts_at
+        select :pipeline, :topic_id, starts_at, ends_at, :now, {", ".join(f":{name}" for name in EMPTY)}
+        from unnest(cast(:starts as timestamptz[]), cast(:ends as timestamptz[])) hours (starts_at, ends_at)
         returning id
     )
     insert into {SCHEMA}.window_range (window_id, partition, start_offset, end_offset)
@@ -270,14 +267,11 @@ def freeze_between(
 ) -> Iterator[model.Interval]:
     """Freezes the windows between two others, if no record can be there. Yields each span once its transaction has committed;
     stops where there may be a record, or already is a window."""
-    step = WINDOWS_PER_TRANSACTION * pipeline.interval
-    start, end = first.interval.end, last.interval.start
-    while start < end:
-        span = model.Interval(start, min(start + step, end))
-        if not _freeze_empty_span(engine, pipeline, first, last, span, now):
+    between = pipeline.grid.windows(first.interval.end, last.interval.start)
+    while windows := list(islice(between, WINDOWS_PER_TRANSACTION)):
+        if not _freeze_empty_span(engine, pipeline, first, last, windows, now):
             return
-        yield span
-        start = span.end
+        yield model.Interval(windows[0].start, windows[-1].end)
 
 
 def _freeze_empty_span(
@@ -285,21 +279,22 @@ def _freeze_empty_span(
     pipeline: model.Pipeline,
     first: model.FrozenWindow,
     last: model.FrozenWindow,
-    span: model.Interval,
+    windows: Sequence[model.Interval],
     now: datetime,
 ) -> bool:
-    """Whether the span's windows were created."""
-    values: dict[str, Any] = {"pipeline": pipeline.name, "start": span.start, "end": span.end}
+    """Whether the adjacent windows were created."""
+    values: dict[str, Any] = {"pipeline": pipeline.name, "start": windows[0].start, "end": windows[-1].end}
     with engine.begin() as connection:
         topic_id = rows.pipeline_row(connection, pipeline.name, lock=True)["topic_id"]
         chain = Chain(connection, pipeline.name, topic_id)
         offsets = None if {first.topic_id, last.topic_id} != {topic_id} else _offsets_between(chain, first, last)
         gone_until = chain.lost_until()
-        if gone_until is not None and span.start < gone_until:  # empty now; what they held in the former log is unknown
+        if gone_until is not None and windows[0].start < gone_until:  # empty now; what they held in the former log is unknown
             return False
         if offsets is None or connection.execute(TAKEN, values).scalar_one():
             return False
-        values |= {"topic_id": topic_id, "length": pipeline.interval, "now": now, "decided_at": last.interval.start}
+        values |= {"topic_id": topic_id, "now": now, "decided_at": last.interval.start}
+        values |= {"starts": [window.start for window in windows], "ends": [window.end for window in windows]}
         connection.execute(BOUNDARIES, values)
         ranges = {"partitions": list(offsets), "offsets": list(offsets.values())}
         connection.execute(WINDOWS, {**values, **ranges, **rows.proven_empty_values(now)})

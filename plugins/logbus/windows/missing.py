@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta
+from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
@@ -61,9 +61,9 @@ class Gap:
     def is_frozen(self) -> bool:
         return self.missing is Missing.NOT_LOADED
 
-    def parts(self, length: timedelta) -> Iterator[model.Interval]:
-        """Its intervals, of the pipeline's `length`; a frozen window is one, however long."""
-        return iter((self.interval,)) if self.is_frozen else model.intervals(self.interval.start, self.interval.end, length)
+    def parts(self, grid: model.Grid) -> Iterator[model.Interval]:
+        """Its intervals, of the pipeline's grid; a frozen window is one, however long."""
+        return iter((self.interval,)) if self.is_frozen else grid.windows(self.interval.start, self.interval.end)
 
     def summary(self) -> dict[str, Any]:
         """As JSON-ready values."""
@@ -98,12 +98,12 @@ def find_gaps(
 ) -> tuple[Gap, ...]:
     """All gaps by time, or those in a span: then also the empty intervals before the first record and after the last."""
     pieces = list(unfrozen_pieces(log, pipeline, chain, snapshot, since))
-    gaps = joined(_decided(log, pipeline, snapshot, pieces, questions_max), pipeline.interval)
+    gaps = joined(_decided(log, pipeline, snapshot, pieces, questions_max), pipeline.grid)
     if until is None:
         last = last_record_until(chain, gaps)
         gaps = [gap for gap in gaps if not gap.is_empty or (last is not None and gap.interval.start < last)]
     gaps += [unloaded(window) for window in (*chain.former, *chain.windows) if window.loaded_attempt is None]
-    return tuple(within(sorted(gaps, key=lambda gap: gap.interval), pipeline.interval, since, until))
+    return tuple(within(sorted(gaps, key=lambda gap: gap.interval), pipeline.grid, since, until))
 
 
 def last_record_until(chain: pipeline_chains.PipelineChain, unfrozen: Iterable[Gap]) -> datetime | None:
@@ -127,17 +127,17 @@ def ledger_gaps(
     starts = [chain.begins_at or pipeline.starts_at, *(interval.start for interval in frozen)]
     begin, end = next(filter(None, starts), None), max((interval.end for interval in frozen), default=None)
     holes = model.uncovered(begin, end, ((part.start, part.end) for part in frozen)) if begin and end else ()
-    whole_holes = [whole(*hole, pipeline.interval) for hole in holes]
-    gaps = joined([(hole, False) for hole in whole_holes if hole is not None], pipeline.interval)
+    whole_holes = [pipeline.grid.whole(*hole) for hole in holes]
+    gaps = joined([(hole, False) for hole in whole_holes if hole is not None], pipeline.grid)
     gaps += [unloaded(window) for window in (*chain.former, *chain.windows) if window.loaded_attempt is None]
-    return tuple(within(sorted(gaps, key=lambda gap: gap.interval), pipeline.interval, since, until))
+    return tuple(within(sorted(gaps, key=lambda gap: gap.interval), pipeline.grid, since, until))
 
 
 def unloaded(window: model.FrozenWindow) -> Gap:
     return Gap(interval=window.interval, missing=Missing.NOT_LOADED, is_empty=not holds_records(window))
 
 
-def joined(spans: Iterable[tuple[model.Interval, bool]], length: timedelta) -> list[Gap]:
+def joined(spans: Iterable[tuple[model.Interval, bool]], grid: model.Grid) -> list[Gap]:
     """Unfrozen gaps from intervals and whether each is empty: adjacent ones of the same kind are joined."""
     runs: list[tuple[model.Interval, bool]] = []
     for interval, is_empty in sorted(spans):
@@ -145,26 +145,22 @@ def joined(spans: Iterable[tuple[model.Interval, bool]], length: timedelta) -> l
             interval = model.Interval(runs.pop()[0].start, interval.end)
         runs.append((interval, is_empty))
     return [
-        Gap(
-            interval=interval,
-            missing=Missing.NOT_FROZEN,
-            is_empty=is_empty,
-            count=(interval.end - interval.start) // length,
-        )
+        Gap(interval=interval, missing=Missing.NOT_FROZEN, is_empty=is_empty, count=grid.count(interval))
         for interval, is_empty in runs
     ]
 
 
-def within(gaps: Iterable[Gap], length: timedelta, since: datetime | None, until: datetime | None) -> Iterator[Gap]:
+def within(gaps: Iterable[Gap], grid: model.Grid, since: datetime | None, until: datetime | None) -> Iterator[Gap]:
     """The parts of the gaps that begin in the interval that holds `since` or later, and end at or before `until`."""
-    begin = None if since is None else model.floor(since, length)
+    begin = None if since is None else grid.floor(since)
     for gap in gaps:
         start, end = gap.interval.start, gap.interval.end
         if not gap.is_frozen:
             start = start if begin is None else max(start, begin)
-            end = end if until is None else min(end, model.floor(until, length))
+            end = end if until is None else min(end, grid.floor(until))
             if start < end:
-                yield replace(gap, interval=model.Interval(start, end), count=(end - start) // length)
+                span = model.Interval(start, end)
+                yield replace(gap, interval=span, count=grid.count(span))
         elif (begin is None or start >= begin) and (until is None or end <= until):
             yield gap
 
@@ -228,27 +224,27 @@ class Piece:
     def is_equal(self) -> bool:
         return all(self.upper[part] <= offset for part, offset in self.lower.items())
 
-    def is_empty(self, length: timedelta) -> bool | None:
+    def is_empty(self, grid: model.Grid) -> bool | None:
         """None if that is not known yet."""
-        is_one = self.span.end - self.span.start == length
+        is_one = grid.count(self.span) == 1
         if self.is_waiting or (self.is_unsure and is_one):
             return False
         if self.is_unsure:
             return None
         return True if self.is_equal else False if is_one and self.is_decided else None
 
-    def asked_at(self, length: timedelta) -> datetime:
+    def asked_at(self, grid: model.Grid) -> datetime:
         """The instant whose boundary divides it: its start, once, then its middle."""
-        count = (self.span.end - self.span.start) // length
+        count = grid.count(self.span)
         at_start = self.is_unsure or not self.is_decided or (not self.is_probed and count >= PROBED_FROM)
-        return self.span.start + (0 if at_start else count // 2) * length
+        return self.span.start if at_start else grid.after(self.span.start, count // 2)
 
-    def divided(self, at: datetime, by_partition: Mapping[int, OffsetAndTimestamp], length: timedelta) -> Iterator[Piece]:
+    def divided(self, at: datetime, by_partition: Mapping[int, OffsetAndTimestamp], grid: model.Grid) -> Iterator[Piece]:
         """Smaller pieces, by the first records at or after `at`."""
         first = {**by_partition, **self.first_read(at)}
         middle = {part: self.clamped(part, first.get(part)) for part in self.lower}
         hours = (
-            model.floor(model.instant(record.timestamp_ms), length)
+            grid.floor(model.instant(record.timestamp_ms))
             for part, record in first.items()
             if record.offset < self.upper.get(part, 0)
         )
@@ -258,23 +254,24 @@ class Piece:
         # keeps the number of requests to the number of places where records begin again, however many years of empty hours are
         # in between.
         if self.is_unsure:
-            yield from self.divided_at_loss(filled, middle, length)
+            yield from self.divided_at_loss(filled, middle, grid)
         elif at == self.span.start and self.is_decided and middle != self.lower:
             # The piece holds records with timestamps before it: they go with its first interval.
-            yield from self.part(at, at + length, self.lower, middle, is_waiting=True)
-            yield from self.part(at + length, filled, middle, middle)
-            rest = max(filled, at + length)
+            following = grid.after(at)
+            yield from self.part(at, following, self.lower, middle, is_waiting=True)
+            yield from self.part(following, filled, middle, middle)
+            rest = max(filled, following)
             yield from self.part(rest, self.span.end, middle, self.upper, is_decided=filled >= rest)
         else:
             yield from self.part(self.span.start, at, self.lower, middle)
             yield from self.part(at, filled, middle, middle)
             yield from self.part(filled, self.span.end, middle, self.upper)
 
-    def divided_at_loss(self, filled: datetime, middle: Offsets, length: timedelta) -> Iterator[Piece]:
+    def divided_at_loss(self, filled: datetime, middle: Offsets, grid: model.Grid) -> Iterator[Piece]:
         """Everything up to the first record that remains may have held records. After the last window, if none remain, only the
         next interval is marked so."""
         none_left = filled >= self.span.end
-        lost_until = self.span.start + length if none_left and self.is_tail else min(filled + length, self.span.end)
+        lost_until = grid.after(self.span.start) if none_left and self.is_tail else min(grid.after(filled), self.span.end)
         yield from self.part(self.span.start, lost_until, self.lower, middle, is_waiting=True)
         yield from self.part(lost_until, self.span.end, middle, self.upper, is_decided=False)
 
@@ -315,10 +312,10 @@ def _decided(
     plain = [part for part in snapshot.partitions if part not in snapshot.read]
     left, waiting = questions_max, list(pieces)
     while waiting:
-        emptiness = [(piece, piece.is_empty(pipeline.interval)) for piece in waiting]
+        emptiness = [(piece, piece.is_empty(pipeline.grid)) for piece in waiting]
         decided += [(piece.span, is_empty) for piece, is_empty in emptiness if is_empty is not None]
         waiting = [piece for piece, is_empty in emptiness if is_empty is None]
-        instants = [piece.asked_at(pipeline.interval) for piece in waiting]
+        instants = [piece.asked_at(pipeline.grid) for piece in waiting]
         # A round is asked as a whole or not at all: with half a round the result would depend on the order of the pieces.
         if left is not None and len(instants) > left:
             return decided + [(piece.span, False) for piece in waiting]
@@ -328,7 +325,7 @@ def _decided(
         waiting = [
             smaller
             for piece, at, at_ms in zip(waiting, instants, instants_ms, strict=True)
-            for smaller in piece.divided(at, first[at_ms], pipeline.interval)
+            for smaller in piece.divided(at, first[at_ms], pipeline.grid)
         ]
     return decided
 
@@ -371,7 +368,7 @@ def piece(
     is_tail: bool = False,
 ) -> Iterator[Piece]:
     """The whole intervals of the span, if it has any."""
-    intervals_of_span = whole(*span, pipeline.interval)
+    intervals_of_span = pipeline.grid.whole(*span)
     if intervals_of_span is None:
         return
     with_records = [part for part in lower if lower[part] < upper[part]]
@@ -389,11 +386,6 @@ def piece(
     yield Piece(span=intervals_of_span, lower=lower, upper=upper, read=read, is_tail=is_tail, is_unsure=is_unsure or is_cut)
 
 
-def whole(start: datetime, end: datetime, length: timedelta) -> model.Interval | None:
-    start, end = model.ceiling(start, length), model.floor(end, length)
-    return model.Interval(start, end) if start < end else None
-
-
 def first_start(
     log: OffsetLog,
     pipeline: model.Pipeline,
@@ -405,16 +397,15 @@ def first_start(
     None if it has neither a start nor windows nor records."""
     begins_at = chain.begins_at or pipeline.starts_at
     if begins_at is not None:
-        return model.floor(begins_at, pipeline.interval)
+        return pipeline.grid.floor(begins_at)
     starts = [first_window_start(chain), *first_hours(log, pipeline, chain, snapshot)]
     first = min((start for start in starts if start is not None), default=None)
     if first is None and any(
         snapshot.closed[part] > pipeline_chains.anchor_of(chain, part).offset for part in snapshot.partitions
     ):
-        first = (
-            snapshot.until - pipeline.interval
-        )  # records without a usable timestamp: the next window takes them, whichever it is
-    return first if since is None or first is None else min(first, model.floor(since, pipeline.interval))
+        # Records without a usable timestamp: the next window takes them, whichever it is.
+        first = pipeline.grid.after(snapshot.until, -1)
+    return first if since is None or first is None else min(first, pipeline.grid.floor(since))
 
 
 def first_window_start(chain: pipeline_chains.PipelineChain) -> datetime | None:
@@ -438,4 +429,4 @@ def first_hours(
         records = {**records, **{part: stamps[0] for part, stamps in snapshot.read.items() if stamps}}
     for part in heads:
         if part in records and records[part].timestamp_ms <= snapshot.horizon:
-            yield model.floor(model.instant(records[part].timestamp_ms), pipeline.interval)
+            yield pipeline.grid.floor(model.instant(records[part].timestamp_ms))

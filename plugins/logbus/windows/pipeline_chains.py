@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from functools import lru_cache
 from itertools import groupby
 from operator import attrgetter
@@ -20,7 +20,7 @@ from typing import Any
 
 from sqlalchemy import ARRAY, ColumnElement, Connection, DateTime, FromClause, Text, and_, exists, func, literal, or_, select
 
-from logbus.model import FrozenWindow, Interval, OffsetRange, instant_text
+from logbus.model import FrozenWindow, Grid, Interval, OffsetRange, instant_text
 from logbus.windows import schema
 from logbus.windows.rows import ATTEMPT_RUNNING, Row, among, load_windows, running_windows
 
@@ -96,7 +96,7 @@ def is_of(table: Any, pairs: FromClause) -> ColumnElement[bool]:
 def bare_chain(row: Row, topic_id: str, anchors: Mapping[int, Anchor], former: tuple[FrozenWindow, ...]) -> PipelineChain:
     return PipelineChain(
         pipeline=row["name"],
-        interval=row["interval"],
+        grid=Grid(row["interval"], row["timezone"]),
         anchors=anchors,
         windows=(),
         is_other_topic=row["topic_id"] != topic_id,
@@ -243,7 +243,7 @@ class PipelineChain:
     """
 
     pipeline: str
-    interval: timedelta
+    grid: Grid
     anchors: Mapping[int, Anchor]
     windows: tuple[FrozenWindow, ...]
     running: frozenset[int] = frozenset()
@@ -319,7 +319,7 @@ def begins_at(anchors: Iterable[Anchor]) -> datetime | None:
 
 def next_end(reached_at: datetime | None, chain: PipelineChain) -> datetime | None:
     """When the next hour ends."""
-    return None if reached_at is None else reached_at + chain.interval
+    return None if reached_at is None else chain.grid.after(reached_at)
 
 
 def range_of(window: FrozenWindow, partition: int) -> OffsetRange | None:

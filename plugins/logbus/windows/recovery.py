@@ -35,8 +35,8 @@ class Rebase:
         """The hours after the last window that may have lost records."""
         start = self.since
         while start is not None and start < self.until:
-            yield model.Interval(start, start + self.pipeline.interval)
-            start += self.pipeline.interval
+            yield (hour := self.pipeline.grid.window(start))
+            start = hour.end
 
 
 def rebase(engine: Engine, pipeline_name: str, log: OffsetLog, now: datetime, *, other_cluster: bool = False) -> Rebase | None:
@@ -78,7 +78,7 @@ def lost_until(pipeline: model.Pipeline, log: OffsetLog, facts: TopicFacts, sinc
     begun = min(stamps, default=None)
     if begun is None or (since is not None and begun < since):
         return now + ahead
-    return model.floor(begun + pipeline.lateness + ahead, pipeline.interval) + pipeline.interval
+    return pipeline.grid.after(pipeline.grid.floor(begun + pipeline.lateness + ahead))
 
 
 def onto_what_is_left(connection: Connection, row: rows.Row, facts: TopicFacts, log: OffsetLog, now: datetime) -> Rebase | None:

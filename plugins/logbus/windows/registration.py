@@ -1,6 +1,6 @@
 """Registering a pipeline: it gets a name, a topic, a table, and for each partition an anchor where its windows begin.
 
-Registering is idempotent. What determines which records belong to which window (topic, start, interval, isolation level)
+Registering is idempotent. What determines which records belong to which window (topic, start, length, time zone, isolation level)
 and where they go (table, sink) never changes under a name; the sink's location is fixed once anything is loaded; how records are
 parsed and how long an hour stays open may change. Who may change them is checked here too: a DAG may, unless another DAG defines
 the pipeline as it is registered (`pipeline_dags`); the command line may only with `--change`.
@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from sqlalchemy import Connection, Engine, delete, exists, func, select, text, update
 from sqlalchemy.dialects.postgresql import insert as insert_if_absent
@@ -134,11 +135,7 @@ def make(connection: Connection, pipeline: model.Pipeline, beginning: Beginning,
 
 
 def validate_pipeline(pipeline: model.Pipeline) -> None:
-    length = pipeline.interval
-    if not timedelta(0) < length <= model.INTERVAL_LONGEST or model.INTERVAL_LONGEST % length or length % MINUTE:
-        raise errors.UserError(
-            f"pipeline {pipeline.name}: an interval is whole minutes and divides a day evenly (1h, 15min, 24h); {length} does not"
-        )
+    validate_grid(pipeline)
     if pipeline.isolation_level not in client.ISOLATION_LEVELS:
         raise errors.UserError(
             f"pipeline {pipeline.name}: isolation level {pipeline.isolation_level!r} is not one of "
@@ -151,6 +148,30 @@ def validate_pipeline(pipeline: model.Pipeline) -> None:
         check_target(pipeline.table)
     except errors.UserError as error:
         raise errors.UserError(f"pipeline {pipeline.name}: table: {error}") from None
+
+
+def validate_grid(pipeline: model.Pipeline) -> None:
+    """Windows are as long as the intervals that a cron of Airflow can say: every one of them is then a run's."""
+    length, name = pipeline.interval, pipeline.timezone
+    divides_an_hour = timedelta(0) < length <= model.HOUR and not model.HOUR % length and not length % MINUTE
+    if not divides_an_hour and (length <= model.HOUR or length % model.HOUR or model.DAY % length):
+        raise errors.UserError(
+            f"pipeline {pipeline.name}: every={model.length_text(length)!r} is not among the lengths of windows: minutes that "
+            "divide an hour (1m, 5m, 15m, 30m), hours that divide a day (1h, 2h, 6h, 12h), or 1d"
+        )
+    if name == model.UTC_NAME:
+        return
+    if length != model.DAY:
+        raise errors.UserError(
+            f"pipeline {pipeline.name}: timezone={name!r} is for windows of a day (every='1d'), which begin at its midnights; "
+            "shorter ones begin at the full hours and minutes of UTC: leave timezone out"
+        )
+    try:
+        ZoneInfo(name)
+    except (ZoneInfoNotFoundError, ValueError, OSError, TypeError):
+        raise errors.UserError(
+            f"pipeline {pipeline.name}: there is no time zone {name!r}; zones have names such as 'Europe/Berlin'"
+        ) from None
 
 
 def anchor_offsets(
@@ -179,7 +200,7 @@ def anchor_offsets(
 # where the ledger looks for what is loaded.
 
 
-FIXED = ("topic", "table", "interval", "starts_at", "isolation_level", "sink")
+FIXED = ("topic", "table", "every", "timezone", "starts_at", "isolation_level", "sink")
 
 
 def refuse_fixed(name: str, changes: Sequence[rows.Difference]) -> None:

@@ -36,7 +36,7 @@ NAMED_MAX = 5  # windows that an error names
 
 
 # A pipeline's columns that have the same names as its fields.
-PIPELINE_COLUMNS = ("name", "topic", "parse", "interval", "lateness", "starts_at", "isolation_level")
+PIPELINE_COLUMNS = ("name", "topic", "parse", "interval", "timezone", "lateness", "starts_at", "isolation_level")
 
 
 def pipeline_values(pipeline: model.Pipeline, topic_id: str, now: datetime) -> dict[str, Any]:
@@ -283,6 +283,8 @@ def definition_of(pipeline: model.Pipeline) -> dict[str, Any]:
         "starts_at": pipeline.starts_at and model.instant_text(pipeline.starts_at),
         "isolation_level": pipeline.isolation_level,
         SETTINGS: settings,
+        # Left out where it is UTC: so a definition is the same as it was before there were other time zones.
+        **({} if pipeline.timezone == model.UTC_NAME else {"timezone": pipeline.timezone}),
     }
 
 
@@ -294,6 +296,7 @@ def pipeline_of(definition: Definition) -> model.Pipeline:
         table=definition["table"],
         parse=definition["parse"],
         interval=timedelta(seconds=definition["interval_seconds"]),
+        timezone=definition.get("timezone", model.UTC_NAME),
         lateness=timedelta(seconds=definition["lateness_seconds"]),
         starts_at=definition["starts_at"] and model.parse_instant(definition["starts_at"]),
         isolation_level=definition["isolation_level"],
@@ -313,10 +316,10 @@ def differences(before: Definition, after: Definition) -> list[Difference]:
 
 def options_of(definition: Definition) -> dict[str, Any]:
     """Fields and settings in one mapping, under the names that a user writes."""
-    options = {**definition, SINK.name: SINK.default, **definition[SETTINGS]}
+    options = {"timezone": model.UTC_NAME, **definition, SINK.name: SINK.default, **definition[SETTINGS]}
     del options[SETTINGS]
-    for span in ("interval", "lateness"):
-        options[span] = timedelta(seconds=options.pop(f"{span}_seconds"))
+    options["every"] = model.length_text(timedelta(seconds=options.pop("interval_seconds")))
+    options["lateness"] = timedelta(seconds=options.pop("lateness_seconds"))
     return options
 
 

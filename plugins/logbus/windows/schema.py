@@ -51,6 +51,7 @@ pipeline = sa.Table(
     sa.Column("table_name", sa.Text, nullable=False, unique=True),
     sa.Column("parse", sa.Text, nullable=False),
     sa.Column("interval", sa.Interval, nullable=False),
+    sa.Column("timezone", sa.Text, nullable=False, server_default="UTC"),  # at whose midnights windows of a day begin
     sa.Column("lateness", sa.Interval, nullable=False),  # how long after its end a window stays open
     sa.Column("starts_at", sa.DateTime(timezone=True)),  # null: at the earliest record
     sa.Column("isolation_level", sa.Text, nullable=False),

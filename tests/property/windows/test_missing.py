@@ -62,9 +62,7 @@ def test_what_is_missing_is_what_freezing_hour_by_hour_finds(
     made = chain(windows)
     seen = take_snapshot(log, PIPELINE, {part: tail_of(made, part) for part in PARTS}, NOW)
     gaps = find_gaps(log, PIPELINE, made, seen)
-    found = {
-        int((part.start - at(0)).total_seconds() // 3600): gap.is_empty for gap in gaps for part in gap.parts(PIPELINE.interval)
-    }
+    found = {int((part.start - at(0)).total_seconds() // 3600): gap.is_empty for gap in gaps for part in gap.parts(PIPELINE.grid)}
 
     loaded = {hour for hour, kind in enumerate(kinds) if kind == "loaded"}
     offsets = {hour: [boundary(log, part, hour, frozen) for part in PARTS] for hour in range(HOURS + 1)}

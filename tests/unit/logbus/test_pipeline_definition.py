@@ -68,7 +68,16 @@ WRONG_VALUES: list[tuple[dict[str, Any], str]] = [
     ({"parse": "logfmt", "infer": True}, "infer; that is for parse='json'"),
     ({"lateness": 5}, "lateness must be a timedelta"),
     ({"lateness": timedelta(-1)}, "negative"),
-    ({"interval": timedelta(minutes=7)}, "divides a day evenly"),
+    *[
+        ({"every": every}, "not among the lengths of windows: minutes that divide an hour")
+        for every in ("7m", "40m", "90m", "5h", "2d", timedelta(0), timedelta(seconds=30))
+    ],
+    ({"every": "quarterly"}, "such as '15m', '1h' or '1d'; got 'quarterly'"),
+    ({"every": 15}, "such as '15m', '1h' or '1d'; got 15"),
+    ({"interval": timedelta(minutes=15)}, "no option 'interval'"),
+    ({"timezone": "Europe/Berlin"}, "for windows of a day"),
+    ({"every": "1d", "timezone": "Europe/Berlni"}, "no time zone 'Europe/Berlni'"),
+    ({"every": "1d", "timezone": "../Berlin"}, "no time zone"),
     ({"starts_at": datetime(2026, 1, 1)}, "starts_at must be an instant"),
     ({"isolation_level": "read_comitted"}, "did you mean read_committed"),
     ({"table": "a.b.c"}, "pipeline c: table: a table is named table or schema.table"),

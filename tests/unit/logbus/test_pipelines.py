@@ -10,8 +10,8 @@ from airflow.sdk import DAG
 from jinja2.sandbox import SandboxedEnvironment
 from logbus.assets import table_asset
 from logbus.errors import UserError
-from logbus.model import instant_text
-from logbus.pipelines import FILLED, Connections, Pipeline, catch_up, hourly_ingest, many_topics
+from logbus.model import Grid, instant_text
+from logbus.pipelines import FILLED, Connections, Pipeline, catch_up, define_pipeline, hourly_ingest, ingest, many_topics
 from logbus.task_context import window_starts
 from logbus.timetable import WindowTimetable
 
@@ -124,10 +124,20 @@ def test_how_many_windows_a_catch_up_may_begin_can_be_chosen() -> None:
     assert catch_up(CLICKS, max_windows=50_000).get_task("freeze").max_windows == 50_000
 
 
-def test_a_pipeline_of_other_intervals_is_no_hourly_ingest() -> None:
-    daily = Pipeline(name="d", topic="d", table="d", parse="json", interval=timedelta(days=1))
-    with pytest.raises(UserError, match="hour"):
-        hourly_ingest(daily)
+def test_windows_of_other_lengths_are_ingested_and_are_no_hourly_ingest() -> None:
+    quarters = ingest("q", parse="json", every="15m", lateness=timedelta(minutes=1))
+    days = define_pipeline("d", parse="json", every="1d", timezone="Europe/Berlin")
+    assert quarters.get_task("load").pipeline.grid == Grid(timedelta(minutes=15))
+    assert quarters.timetable == WindowTimetable("*/15 * * * *", lateness=timedelta(minutes=1))
+    assert ingest(days).timetable == WindowTimetable("0 0 * * *", "Europe/Berlin")
+    assert ingest("h", parse="json").timetable == hourly_ingest("h", parse="json").timetable
+    assert "each window of 1d in Europe/Berlin" in str(ingest(days).description)
+    assert [dag.timetable for dag in many_topics(["q"], parse="json", every=timedelta(hours=6))] == [
+        WindowTimetable("0 */6 * * *")
+    ]
+    for options in ({"pipeline": days}, {"pipeline": "q", "parse": "json", "every": "15m"}):
+        with pytest.raises(UserError, match=r"load it by ingest\(\.\.\.\), not hourly_ingest"):
+            hourly_ingest(**options)
 
 
 def test_every_dag_file_parses_without_any_io(monkeypatch: pytest.MonkeyPatch) -> None:

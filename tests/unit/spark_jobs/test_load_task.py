@@ -1,12 +1,16 @@
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
+
 import pyarrow as pa
 import pytest
 from logbus.loads.read_tally import FAR_HOURS, HOURS_MAX, NO_HOUR, Histogram, ReadTally
+from logbus.model import DAY, Grid, milliseconds
 from logbus_spark.job import StagedWindow
 from logbus_spark.load_task import count, count_stamps
 from logbus_spark.records import Records
 
+SECONDS = Grid(timedelta(seconds=1))
 WINDOW = StagedWindow(window_id=1, attempt=1, start_ms=1000, end_ms=2000, staging_table="s", dead_letter_table="d")
 
 
@@ -20,19 +24,29 @@ def records(*stamps_ms: int, values: list[bytes | None] | None = None) -> Record
 @pytest.mark.parametrize(("stamp", "late", "early"), [(999, 1, 0), (1000, 0, 0), (1999, 0, 0), (2000, 0, 1), (-1, 1, 0)])
 def test_a_record_outside_its_hour_is_late_or_early(stamp: int, late: int, early: int) -> None:
     tally = ReadTally()
-    count_stamps(tally, WINDOW, pa.array([stamp, 1500]), 1000)
+    count_stamps(tally, WINDOW, pa.array([stamp, 1500]), SECONDS)
     assert (tally.late, tally.early) == (late, early)
 
 
-def hours_of(*chunks: list[int]) -> Histogram:
+def hours_of(*chunks: list[int], grid: Grid = SECONDS) -> Histogram:
     tally = ReadTally()
     for chunk in chunks:
-        count_stamps(tally, WINDOW, pa.array(chunk, pa.int64()), 1000)
+        count_stamps(tally, WINDOW, pa.array(chunk, pa.int64()), grid)
     return tally.hours
 
 
 def test_records_are_counted_by_the_interval_that_they_are_stamped_with() -> None:
     assert hours_of([1000, 1999], [2000, 1500, 999], [0]) == {1000: 3, 2000: 1, 0: 2}
+
+
+def test_records_are_counted_by_the_days_of_a_time_zone() -> None:
+    """The 29th of March 2026 has 23 hours in Berlin."""
+    midnights = [milliseconds(datetime(2026, 3, *at, tzinfo=UTC)) for at in ((27, 23), (28, 23), (29, 22), (30, 22))]
+    last = [midnight - 1 for midnight in midnights]
+    days = hours_of(midnights, last[1:], midnights[1:2], [-1, 0, 253_402_300_799_999], grid=Grid(DAY, "Europe/Berlin"))
+    assert [days.pop(midnight) for midnight in midnights] == [2, 3, 2, 1]
+    assert sorted(days.values()) == [1, 1, 1]
+    assert days[NO_HOUR] == days[0] == 1
 
 
 @pytest.mark.parametrize("stamp", [-1, -(2**63), 253_402_300_800_000, 2**63 - 1])

@@ -10,6 +10,8 @@ import { stateOf } from "./states.js";
 
 const LETTER_PIXELS = 13; // a cell this wide has room for its letter
 const NARROW_PIXELS = 6;
+const THIN_PIXELS = 3; // less has no room for a line between two cells
+const HOUR_SECONDS = 3_600;
 const DAY_MS = 86_400_000;
 const LABEL_SHARE = 0.08; // of the axis, which a label takes at its end
 
@@ -45,11 +47,15 @@ export function placeOf(cell, span, interval) {
 
 function strip(pipeline, span) {
   const interval = pipeline.interval_seconds || span.step_seconds;
-  const columns = Math.max(1, Math.round((parse(span.end) - parse(span.start)) / 1000 / interval));
+  // Days of a time zone have 23 to 25 hours, and begin at any: a column for each hour, and a day fills its own.
+  const isZoned = (pipeline.timezone ?? "UTC") !== "UTC";
+  const step = isZoned ? HOUR_SECONDS : interval;
+  const seconds = (parse(span.end) - parse(span.start)) / 1000;
+  const columns = Math.max(1, Math.round(seconds / step));
   let previous = 0;
   const cells = [];
   for (const cell of cellsOf(pipeline)) {
-    const place = placeOf(cell, span, interval);
+    const place = placeOf(cell, span, step);
     if (place === null) continue;
     cells.push(cellElement(pipeline, cell, place, previous));
     previous = place.column + place.width - 1;
@@ -57,9 +63,9 @@ function strip(pipeline, span) {
   const element = h(
     "div",
     {
-      class: "strip",
+      class: isZoned ? "strip zoned" : "strip",
       role: "none",
-      style: { "grid-template-columns": `repeat(${columns}, minmax(0, 1fr))`, "--count": columns },
+      style: { "grid-template-columns": `repeat(${columns}, minmax(0, 1fr))`, "--count": Math.max(1, Math.round(seconds / interval)) },
     },
     cells,
   );
@@ -145,5 +151,6 @@ export class HeatMap {
     const pixels = first.clientWidth / Number(first.style.getPropertyValue("--count") || 1);
     this.element.classList.toggle("letters", pixels >= LETTER_PIXELS);
     this.element.classList.toggle("narrow", pixels < NARROW_PIXELS);
+    this.element.classList.toggle("thin", pixels < THIN_PIXELS);
   }
 }

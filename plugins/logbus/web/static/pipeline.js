@@ -154,6 +154,11 @@ function waiting(lag) {
   return `${many(lag.records_behind, "record")}${size}`;
 }
 
+function windowWords(pipeline) {
+  if (pipeline.interval_seconds === HOUR_SECONDS) return "an hour";
+  return pipeline.timezone === "UTC" ? span(pipeline.interval_seconds) : `a day in ${pipeline.timezone}`;
+}
+
 function about(data) {
   const { pipeline, dag_ids: dags } = data;
   const links = dags.map((dag) => airflowLink(`dags/${encodeURIComponent(dag)}`, {}, dag));
@@ -161,7 +166,7 @@ function about(data) {
     ["Topic", h("a", { href: pageAddress("records", { topic: pipeline.topic }), title: "look at its records" }, pipeline.topic)],
     ["Table", `${pipeline.table}${pipeline.sink === "postgres" ? "" : ` (${pipeline.sink})`}`],
     ["Parser", h("code", {}, pipeline.parse)],
-    ["Window", pipeline.interval_seconds === HOUR_SECONDS ? "an hour" : span(pipeline.interval_seconds)],
+    ["Window", windowWords(pipeline)],
     ["Closes", `${span(pipeline.lateness_seconds)} after its end`],
     ["Begins", pipeline.starts_at ? moment(pipeline.starts_at) : "at the topic's first record"],
     ["Isolation", pipeline.isolation_level],

@@ -8,7 +8,7 @@ import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from logbus.model import EPOCH, HOUR, FrozenWindow, Interval, OffsetRange, Pipeline
+from logbus.model import EPOCH, HOUR, FrozenWindow, Grid, Interval, OffsetRange, Pipeline
 from logbus.status.fleet import PipelineReading
 from logbus.status.lag import Lag
 from logbus.status.retention_plan import DELETE, RetentionPolicy
@@ -39,7 +39,7 @@ def frozen(number: int, start: int, end: int) -> FrozenWindow:
 def reading(windows: tuple[FrozenWindow, ...] = (), **changes: Any) -> PipelineReading:
     values: dict[str, Any] = {
         "pipeline": Pipeline(name="p", topic="t", table="t", parse="lines", lateness=LATENESS),
-        "chain": PipelineChain(pipeline="p", interval=HOUR, anchors={}, windows=windows),
+        "chain": PipelineChain(pipeline="p", grid=Grid(), anchors={}, windows=windows),
         "lag": Lag(pipeline="p", topic="t", records_behind={0: 5}, gaps=WAITING),
         **{"topic_id": "id", "starts": {0: 0}, "ends": {0: 100}},
     }

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from logbus.kafka.groups import GroupMember, GroupReading
-from logbus.model import HOUR, Pipeline
+from logbus.model import Grid, Pipeline
 from logbus.status.fleet import FUTURE_STAMPS, LagReading, PipelineReading
 from logbus.status.kafka_reading import KafkaReading, PartitionReading
 from logbus.status.lag import Lag
@@ -90,7 +90,7 @@ def test_a_commit_behind_the_end_is_no_negative_lag() -> None:
 
 def lag(topic_id: str | None = "id", **changes: Any) -> dict[object, float]:
     pipeline = Pipeline(name="p", topic="t", table="t", parse="lines")
-    chain = PipelineChain(pipeline="p", interval=HOUR, anchors={}, windows=())
+    chain = PipelineChain(pipeline="p", grid=Grid(), anchors={}, windows=())
     values = Lag(**{"pipeline": "p", "topic": "t", "records_behind": {}, **changes})
     reading = PipelineReading(pipeline=pipeline, chain=chain, lag=values, topic_id=topic_id)
     return kept(metrics.lag_samples(LagReading(at=NOW, pipelines=[reading])))

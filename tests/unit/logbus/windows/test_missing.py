@@ -166,7 +166,7 @@ def test_hours_inside_a_long_window_are_not_missing(log: FakeLog) -> None:
 def test_quarters_of_an_hour_are_counted_as_such(log: FakeLog) -> None:
     log.append("t", *stamps(9.1, 10.1))
     quarters = replace(PIPELINE, interval=timedelta(minutes=15))
-    found = gaps_of(log, chain([], interval=quarters.interval), pipeline=quarters)
+    found = gaps_of(log, chain([], grid=quarters.grid), pipeline=quarters)
     assert [(gap.count, gap.is_empty) for gap in found] == [(1, False), (3, True), (1, False)]
 
 
