@@ -63,6 +63,9 @@ check: $(READY)  ## formatting, lint, types and the import arrows
 grid: $(READY)  ## whether the requirements resolve beside each Airflow, for each Python, as of its release, and with the oldest of everything
 	@$(RUN)/python -m scripts.grid
 
+first-hour: $(READY) java  ## how long it takes until the first hour is proven in an Airflow and from a Kafka that exist
+	@$(RUN)/python -m scripts.first_hour
+
 bench: $(READY) java  ## what lies in benchmarks/, against peers in the same run [NAME=paper] [ARGS="--quick --docs"]
 	@$(RUN)/python -m benchmarks $(NAME) $(ARGS)
 
@@ -85,4 +88,4 @@ pictures: $(READY)  ## docs/pictures, from the running pages (needs Chromium)
 clean:  ## remove the environment, the demo's data and caches
 	rm -rf $(VENV) .tools .logbus benchmarks/out .mypy_cache .ruff_cache .pytest_cache .hypothesis site build
 
-.PHONY: help env java demo cluster cluster-down test test-all test-disturbed proof sim soak check grid bench compose-up docs docs-serve pictures clean
+.PHONY: help env java demo cluster cluster-down test test-all test-disturbed proof sim soak check grid first-hour bench compose-up docs docs-serve pictures clean

@@ -30,7 +30,7 @@ from logbus.waiting import wait_until
 from sqlalchemy import create_engine
 
 from tests.support.pages import PROJECT, blocks
-from tests.support.secured_kafka import PASSWORDS, SecuredKafka, secured_kafka, unsecured_token  # noqa: F401
+from tests.support.secured_kafka import PASSWORDS, SecuredKafka, secured_kafka, token_endpoint, unsecured_token  # noqa: F401
 
 TOPIC = "read.orders"
 
@@ -159,6 +159,17 @@ def test_a_token_logs_in(kafka: SecuredKafka, maker: dict[str, str | None]) -> N
     assert TOPIC in Client(config).metadata().topics
     produce(kafka.settings("SASL_SSL", "admin"), TOPIC, ["one"])
     assert next(iter(read_range(json.loads(json.dumps(config)), TOPIC, 0, 0, 1))).value() == b"one"
+
+
+def test_a_token_of_an_issuer_logs_in(kafka: SecuredKafka) -> None:
+    with token_endpoint() as issued:
+        config = other(kafka.settings("SASL_SSL", "reader"), **BY_TOKEN) | issued
+        assert TOPIC in Client(config).metadata().topics
+        (found,) = check_broker(Machine(clock=lambda: datetime.now(UTC), client_config=config))
+    assert (found.severity, "no counterpart" in found.message) == (Severity.NOTE, True)
+    refused = Client.for_command(config)
+    with pytest.raises(UserError, match="sasl.oauthbearer.token.endpoint.url"):
+        refused.ask(refused.ask_cluster)
 
 
 @pytest.mark.parametrize(

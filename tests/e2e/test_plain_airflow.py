@@ -5,14 +5,10 @@ Apache Kafka with SASL and TLS, whose user may read the topics of one prefix and
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -23,53 +19,23 @@ from logbus.kafka import client_config
 from logbus.waiting import PATIENCE_SECONDS, wait_until
 
 from benchmarks.peers.logbus import LogbusBroker
-from scripts.grid import FREE, RELEASES, uv_program
+from scripts.grid import RELEASES
+from tests.support.plain_airflow import TOPIC, PlainAirflow, build_wheels, install, make_environment
 from tests.support.postgres import postgres_server, server_directory, warehouse_url  # noqa: F401
 from tests.support.secured_kafka import SecuredKafka, secured_kafka  # noqa: F401
 
-CHECKOUT = Path(__file__).parents[2]
 OLDEST, NEWEST = min(RELEASES), max(RELEASES)
-DAG = """# airflow dag
-from logbus.pipelines import hourly_ingest
-hourly_ingest(pipeline="access_log", topic="read.access_log", table="access_log", parse="combined")
-"""
-
-
-@dataclass(frozen=True)
-class PlainAirflow:
-    """An environment of its own with an Airflow and our wheel."""
-
-    programs: Path
-    environment: Mapping[str, str]
-
-    def run(self, *words: str) -> str:
-        ended = subprocess.run(
-            [str(self.programs / words[0]), *words[1:]], env=self.environment, capture_output=True, text=True, check=False
-        )
-        assert ended.returncode == 0, ended.stdout[-4_000:] + ended.stderr[-4_000:]
-        return ended.stdout
 
 
 @pytest.fixture(scope="module")
 def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("wheels")
-    subprocess.run(
-        [uv_program(), "build", "--quiet", "--all-packages", "--wheel", "--out-dir", str(folder)], check=True, cwd=CHECKOUT
-    )
+    build_wheels(folder)
     return folder
 
 
-def install(folder: Path, wheels: Path, *requirements: str, options: Sequence[str] = ()) -> Path:
-    """The folder of an environment's programs."""
-    uv, python = uv_program(), folder / "bin" / "python"
-    subprocess.run([uv, "venv", "--quiet", "--python", sys.executable, str(folder)], check=True)
-    command = [uv, "pip", "install", "--quiet", "--no-config", "--python", str(python), "--find-links", str(wheels)]
-    subprocess.run([*command, *requirements, *options], check=True, cwd=folder)
-    return folder / "bin"
-
-
 @contextmanager
-def serving(plain: PlainAirflow, home: Path) -> Iterator[httpx.Client]:
+def serving(plain: PlainAirflow) -> Iterator[httpx.Client]:
     """The api-server, spoken to by its administrator."""
     with ReservedPorts(1) as ports, ExitStack() as stack:
         supervisor = Supervisor()
@@ -79,8 +45,8 @@ def serving(plain: PlainAirflow, home: Path) -> Iterator[httpx.Client]:
             name="api-server",
             command=[str(plain.programs / "airflow"), "api-server", "--host", "127.0.0.1", "--port", str(ports.numbers[0])],
             environment=plain.environment,
-            directory=home / "run",
-            working_directory=home,
+            directory=plain.home / "run",
+            working_directory=plain.home,
         )
         process = supervisor.start(server)
         client = httpx.Client(base_url=url, timeout=PATIENCE_SECONDS, trust_env=False)
@@ -128,49 +94,23 @@ def test_the_wheel_alone_proves_an_hour_and_shows_it(
     warehouse_url: str,  # noqa: F811
     tmp_path: Path,
 ) -> None:
-    programs = install(
-        environment,
-        wheels,
-        "logbus[airflow,spark]",
-        *(f"apache-airflow=={airflow}", f"pyspark=={spark}", f"pyspark-client=={spark}"),
-        options=["--exclude-newer", RELEASES[airflow], *FREE],
-    )
+    programs = make_environment(environment)
+    install(programs, wheels, ["logbus[airflow,spark]"], airflow=airflow, spark=spark)
     for user, settings in request.getfixturevalue(log).items():
         (tmp_path / user).write_text(client_config.properties(settings))
-    (tmp_path / "dags").mkdir()
-    (tmp_path / "dags" / "access_log.py").write_text(DAG)
-    plain = PlainAirflow(
-        programs=programs,
-        environment={
-            **{name: os.environ[name] for name in ("HOME", "JAVA_HOME", "LANG", "TMPDIR") if name in os.environ},
-            "PATH": os.pathsep.join([str(programs), os.environ["PATH"]]),
-            "AIRFLOW_HOME": str(tmp_path / "airflow"),
-            "AIRFLOW__CORE__DAGS_FOLDER": str(tmp_path / "dags"),
-            "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
-            "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS": "True",
-            "LOGBUS_WAREHOUSE_URL": warehouse_url,
-            "LOGBUS_CLIENT_CONFIG": str(tmp_path / "reader"),
-        },
-    )
+    given = {"LOGBUS_WAREHOUSE_URL": warehouse_url, "LOGBUS_CLIENT_CONFIG": str(tmp_path / "reader")}
+    plain = PlainAirflow(programs=programs, home=tmp_path, variables=given)
+    plain.write_dag()
     plain.run("airflow", "db", "migrate")
     plain.run("logbus", "airflow", "setup")
     plain.run("logbus", "sample", str(tmp_path / "access.log"))
-    plain.run(
-        *(
-            "logbus",
-            "ship",
-            str(tmp_path / "access.log"),
-            "--topic",
-            "read.access_log",
-            "--client-config",
-            str(tmp_path / "writer"),
-        )
-    )
+    writer = ["--client-config", str(tmp_path / "writer")]
+    plain.run("logbus", "ship", str(tmp_path / "access.log"), "--topic", TOPIC, *writer)
     end = datetime.now(UTC).replace(minute=0, second=0, microsecond=0) - timedelta(hours=3)
     plain.run("airflow", "dags", "test", "access_log", end.isoformat())
 
     shown = plain.run("logbus", "window", "ls", "--pipeline", "access_log")
     assert re.search(rf"{end - timedelta(hours=1):%Y-%m-%dT%H}:00:00Z +audited +[1-9]", shown), shown
-    with serving(plain, tmp_path) as client:
+    with serving(plain) as client:
         assert [row["name"] for row in client.get("/logbus/api/overview").json()["pipelines"]] == ["access_log"]
         assert "../static/base.css" in client.get("/logbus/ui/ingestion").text

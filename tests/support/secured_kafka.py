@@ -14,9 +14,12 @@ import ipaddress
 import json
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 
 import pytest
 from confluent_kafka.admin import (
@@ -90,11 +93,41 @@ def unsecured_token(config: str) -> tuple[str, float]:
     return ".".join([*encoded, ""]), now + 3600
 
 
+@contextmanager
+def token_endpoint() -> Iterator[dict[str, str]]:
+    """The settings of a client that gets its tokens by OIDC, from an issuer that believes everybody."""
+
+    class Issuer(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            user = base64.b64decode(self.headers["Authorization"].removeprefix("Basic ")).decode().partition(":")[0]
+            answer = json.dumps({"access_token": unsecured_token(user)[0], "token_type": "Bearer", "expires_in": 3600}).encode()
+            self.send_response(200)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(answer)))
+            self.end_headers()
+            self.wfile.write(answer)
+
+        def log_message(self, format: str, *arguments: object) -> None:
+            """Silent."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Issuer) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        yield {
+            "sasl.oauthbearer.method": "oidc",
+            "sasl.oauthbearer.token.endpoint.url": f"http://127.0.0.1:{server.server_port}/token",
+            "sasl.oauthbearer.client.id": "reader",
+            "sasl.oauthbearer.client.secret": "believed",
+        }
+        server.shutdown()
+
+
 class SecuredKafka(ApacheKafka):
     """One node with the four listeners; anonymous clients may nothing."""
 
-    def __init__(self, directory: Path) -> None:
-        super().__init__(directory, heap="512m", settings={"offsets.topic.num.partitions": "1"})
+    administrators: tuple[str, ...] = ("admin",)
+
+    def __init__(self, directory: Path, *, settings: Mapping[str, str] | None = None) -> None:
+        super().__init__(directory, heap="512m", settings={"offsets.topic.num.partitions": "1", **(settings or {})})
         directory.mkdir(parents=True, exist_ok=True)
         self._ports = {"PLAINTEXT": self.port} | {name: processes.free_port() for name in LISTENERS[1:]}
         self.authority = Authority(directory)
@@ -130,7 +163,7 @@ class SecuredKafka(ApacheKafka):
             "sasl.mechanism.controller.protocol": "PLAIN",
             "sasl.enabled.mechanisms": ",".join(MECHANISMS),
             "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
-            "super.users": "User:admin",
+            "super.users": ";".join(f"User:{name}" for name in self.administrators),
             "ssl.keystore.type": "PEM",
             "ssl.keystore.location": str(self._server),
             "ssl.truststore.type": "PEM",
@@ -147,10 +180,17 @@ class SecuredKafka(ApacheKafka):
                 lines[f"{prefix}.{mechanism.lower()}.sasl.jaas.config"] = f"{LOGIN}.scram.ScramLoginModule required;"
         return lines
 
-    def grant(self, user: str, operation: AclOperation, name: str, kind: ResourceType = ResourceType.TOPIC) -> None:
+    def grant(
+        self,
+        user: str,
+        operation: AclOperation,
+        name: str,
+        kind: ResourceType = ResourceType.TOPIC,
+        pattern: ResourcePatternType = ResourcePatternType.PREFIXED,
+    ) -> None:
         """An ACL on everything of that kind whose name begins with `name`, or on the cluster."""
         is_cluster, allow = kind is ResourceType.BROKER, AclPermissionType.ALLOW
-        pattern = ResourcePatternType.LITERAL if is_cluster else ResourcePatternType.PREFIXED
+        pattern = ResourcePatternType.LITERAL if is_cluster else pattern
         binding = AclBinding(kind, "kafka-cluster" if is_cluster else name, pattern, f"User:{user}", "*", operation, allow)
         admin = self.admin()
         for future in admin.create_acls([binding]).values():
@@ -183,6 +223,18 @@ class SecuredKafka(ApacheKafka):
 
     def admin(self) -> AdminClient:
         return AdminClient(self.settings("SASL_SSL", "admin", "PLAIN"))
+
+
+class SecuredBroker(SecuredKafka):
+    """For suites of the pipeline, which reads as `reader` over SASL_SSL; what fills the topics connects without security."""
+
+    administrators = ("admin", "ANONYMOUS")
+
+    def start(self) -> None:
+        super().start()
+        self.add_scram_users()
+        for operation in (AclOperation.READ, AclOperation.DESCRIBE):
+            self.grant("reader", operation, "*", pattern=ResourcePatternType.LITERAL)
 
 
 @pytest.fixture(scope="session")

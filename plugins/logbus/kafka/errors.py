@@ -51,7 +51,9 @@ AWAY = (
 CONNECTING = (KafkaError._SSL, KafkaError._AUTHENTICATION, KafkaError.SASL_AUTHENTICATION_FAILED)
 TLS_FAILED = "SSL handshake failed"  # if the peer hung up, librdkafka gives the code _TRANSPORT: the port may not speak TLS
 
-CERTIFICATE_REFUSED = -10_000  # a code of ours: librdkafka has none for an alert, and reports a connection that ended
+# Codes of ours: librdkafka has none for an alert, and reports a connection that ended; nor for a client that got no token.
+CERTIFICATE_REFUSED, NO_TOKEN = -10_000, -10_001
+TOKEN_FAILED = "acquire SASL OAUTHBEARER token"
 
 # What librdkafka puts around such a message: "ssl://host:9093/bootstrap: ... (after 2ms in state SSL_HANDSHAKE)".
 AROUND = re.compile(r"^\S+://\S+: | \(after \d+ms in state \w+\)$")
@@ -80,6 +82,8 @@ DENIED: Mapping[int, str] = {
     "TLS, and ssl.ca.location to the certificate of the authority that signed the broker's",
     CERTIFICATE_REFUSED: "{broker} wants a certificate of this client, one that it trusts ({message}): set "
     "ssl.certificate.location and ssl.key.location, or their like in ssl.keystore",
+    NO_TOKEN: "this client got no token to log in to {broker} with: {message}. Check sasl.oauthbearer.token.endpoint.url, "
+    "sasl.oauthbearer.client.id and sasl.oauthbearer.client.secret, or oauth_cb",
     KafkaError._AUTHENTICATION: _AUTHENTICATION,
     KafkaError.SASL_AUTHENTICATION_FAILED: _AUTHENTICATION,
     KafkaError.UNSUPPORTED_SASL_MECHANISM: "{broker} does not support this SASL mechanism: set sasl.mechanism to one of its "
@@ -130,7 +134,8 @@ def failed_handshake(error: KafkaError) -> KafkaError | None:
     message = error.str()
     if error.code() not in CONNECTING and TLS_FAILED not in message:
         return None
-    return KafkaError(error.code() if error.code() in CONNECTING else KafkaError._SSL, AROUND.sub("", message))
+    code = error.code() if error.code() in CONNECTING else KafkaError._SSL
+    return KafkaError(NO_TOKEN if TOKEN_FAILED in message else code, AROUND.sub("", message))
 
 
 def unavailable(

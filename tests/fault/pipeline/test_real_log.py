@@ -17,7 +17,7 @@ from logbus_spark import records
 from logbus_spark.application import LoadState, WindowOutcome
 from sqlalchemy import Engine
 
-from tests.support.broker import AnyBroker, LogbusBroker, any_broker
+from tests.support.broker import AnyBroker, LogbusBroker, any_broker, client_settings
 from tests.support.ledgers import at
 from tests.support.real_pipeline import RealPipeline
 from tests.support.topics import read_partition
@@ -44,7 +44,10 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[AnyBroker]:
 
 @pytest.fixture
 def make(broker: AnyBroker, engine: Engine) -> Make:
-    return lambda **options: RealPipeline(broker.bootstrap, engine, **options)
+    def make(*, client: dict[str, Any] | None = None, **options: Any) -> RealPipeline:
+        return RealPipeline(broker.bootstrap, engine, client={**client_settings(broker), **(client or {})}, **options)
+
+    return make
 
 
 def states(outcomes: list[WindowOutcome]) -> list[LoadState]:
@@ -150,10 +153,10 @@ def test_a_broker_killed_while_it_is_read_costs_time_and_nothing_else(
 def test_holes_of_compaction_are_refused_until_they_are_declared_and_the_rest_is_loaded_exactly(
     make: Make, broker: AnyBroker
 ) -> None:
-    compact = {"cleanup.policy": "compact", "segment.bytes": "20000", "min.cleanable.dirty.ratio": "0.01"}
+    compact = {"cleanup.policy": "compact", "segment.bytes": str(1 << 20), "min.cleanable.dirty.ratio": "0.01"}
     pipeline = make(partitions=1, config=compact)
     for start in range(0, 1_500, 100):  # in batches smaller than a segment: the last segment is never compacted
-        pipeline.send([(10 + number / 2_000, b"%d" % number + b"." * 50) for number in range(start, start + 100)])
+        pipeline.send([(10 + number / 2_000, b"%d" % number + b"." * 1_200) for number in range(start, start + 100)])
     wait_until(lambda: len(read_partition(broker.bootstrap, pipeline.name)) < 1_400, what="the compaction")
     (refused,) = pipeline.load(10)
     assert (refused.state, pipeline.found()) == (LoadState.FAILED, [])

@@ -24,7 +24,7 @@ from logbus.shipper.proposal import shown
 from logbus_spark.application import LoadState
 from sqlalchemy import text
 
-from tests.support.broker import AnyBroker
+from tests.support.broker import AnyBroker, client_settings
 from tests.support.ledgers import NOW
 from tests.support.log_formats import BEGIN, COUNT, FORMATS, LogFormat
 from tests.support.spark import LoadInProcess
@@ -76,7 +76,7 @@ def test_what_is_proposed_for_a_log_loads_it(
 
 def rows_of(name: str, broker: AnyBroker, warehouse_url: str, load_in_process: LoadInProcess) -> list[Mapping[str, Any]]:
     """The rows of the pipeline's table, once its hour is loaded."""
-    client, engine = {"bootstrap.servers": broker.bootstrap}, connect(warehouse_url)
+    client, engine = client_settings(broker), connect(warehouse_url)
     ledger = Ledger(engine)
     ledger.freeze_or_get(name, Interval.hour(HOUR), Topics(Client(client)), NOW)
     (outcome,) = load_in_process(warehouse_url, client, ledger.begin_attempts(name, [HOUR], "run", 1, NOW))

@@ -8,7 +8,7 @@ import pytest
 from logbus.errors import BrokerUnavailable, RecordsLost, ShortRead
 from logbus.kafka.exact_reader import exact_consumer, read_range, read_with
 
-from tests.support.broker import AnyBroker
+from tests.support.broker import AnyBroker, client_settings
 from tests.support.topics import create_topic, send
 
 _numbers = itertools.count(1)
@@ -24,7 +24,7 @@ def topic(broker: AnyBroker) -> str:
 
 
 def config(broker: AnyBroker) -> dict[str, str]:
-    return {"bootstrap.servers": broker.bootstrap}
+    return client_settings(broker)
 
 
 @pytest.mark.parametrize(("start", "end"), [(0, 100), (0, 1), (99, 100), (37, 61), (5, 5), (9, 3)])

@@ -16,7 +16,7 @@ from logbus_spark.given_windows import given_windows, read_records
 from pyspark.sql import DataFrame, SparkSession
 
 from tests.support.airflow_context import HOUR_START
-from tests.support.broker import AnyBroker
+from tests.support.broker import AnyBroker, client_settings
 from tests.support.fake_ledger import window
 from tests.support.topics import create_topic, delete_topic, send
 
@@ -38,7 +38,7 @@ def filled(broker: AnyBroker) -> AnyBroker:
 
 
 def log_of(broker: AnyBroker) -> Topics:
-    return Topics(Client({"bootstrap.servers": broker.bootstrap}))
+    return Topics(Client(client_settings(broker)))
 
 
 def hour(number: int, *ranges: tuple[int, int, int]) -> FrozenWindow:
@@ -55,7 +55,7 @@ def frame(
     witnesses = {0: witness} if witness else log.last_records(topic, {0: (last, last + 1)})
     environ = {
         "LOGBUS_WINDOWS": as_text(hand_over(replace(PIPELINE, topic=topic), of_log, witnesses)),
-        "LOGBUS_KAFKA_CONFIG": json.dumps({"bootstrap.servers": broker.bootstrap}),
+        "LOGBUS_KAFKA_CONFIG": json.dumps(client_settings(broker)),
     }
     return read_records(spark, given_windows(environ), environ)
 
@@ -91,7 +91,7 @@ def test_a_program_reads_no_topic_that_was_made_again(filled: AnyBroker, spark_s
         made.collect()
     environ = {
         "LOGBUS_WINDOWS": environ_of_then,
-        "LOGBUS_KAFKA_CONFIG": json.dumps({"bootstrap.servers": filled.bootstrap}),
+        "LOGBUS_KAFKA_CONFIG": json.dumps(client_settings(filled)),
     }
     with pytest.raises(TopicRecreated, match="id former is now"):
         read_records(spark_session, given_windows(environ), environ)

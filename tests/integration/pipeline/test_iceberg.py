@@ -14,7 +14,7 @@ from logbus.loads.sinks import sink_for
 from logbus.model import Pipeline, milliseconds
 from logbus_spark.application import LoadState
 
-from tests.support.broker import AnyBroker
+from tests.support.broker import AnyBroker, client_settings
 from tests.support.ledgers import intervals_of
 from tests.support.spark import LoadInProcess
 from tests.support.topics import create_topic, send
@@ -41,7 +41,7 @@ def fill(bootstrap: str, topic: str) -> None:
 def test_a_spark_job_loads_many_windows_into_iceberg(
     broker: AnyBroker, warehouse_url: str, load_in_process: LoadInProcess, tmp_path: Path
 ) -> None:
-    topic, client_config, now = "lake", {"bootstrap.servers": broker.bootstrap}, datetime.now(UTC)
+    topic, client_config, now = "lake", client_settings(broker), datetime.now(UTC)
     fill(broker.bootstrap, topic)
     ledger, log = Ledger(connect(warehouse_url)), Topics(Client(client_config))
     settings = {"sink": "iceberg", "warehouse": f"file://{tmp_path}/lake"}

@@ -11,7 +11,7 @@ from logbus.loads.engine import connect
 from logbus.loads.ledger import Ledger
 from logbus.model import Interval, Pipeline, milliseconds
 
-from tests.support.broker import AnyBroker
+from tests.support.broker import AnyBroker, client_settings
 from tests.support.in_process import driver
 from tests.support.ledgers import NOW
 from tests.support.topics import create_topic, send
@@ -21,7 +21,7 @@ START = datetime(2026, 11, 21, 8, tzinfo=UTC)
 
 def test_columns_are_added_as_later_records_show_them_and_never_changed(broker: AnyBroker, warehouse_url: str) -> None:
     create_topic(broker.bootstrap, "inferred", config={"retention.ms": "-1"})
-    config = {"bootstrap.servers": broker.bootstrap}
+    config = client_settings(broker)
     ledger, log = Ledger(connect(warehouse_url)), Topics(Client(config))
     rows = [{"host": "a", "size": 1}, {"host": "b", "size": 0.5, "tags": ["x"], "at": "2026-11-21T09:00:00Z"}]
     stamps = [milliseconds(START + timedelta(hours=hour)) for hour in range(2)]

@@ -28,7 +28,7 @@ from logbus.status.replay import Span
 from logbus.waiting import PATIENCE_SECONDS, wait_until
 from sqlalchemy import Engine, text
 
-from tests.support.broker import AnyBroker
+from tests.support.broker import AnyBroker, client_settings
 from tests.support.ledgers import intervals_of
 from tests.support.topics import create_topic, send
 
@@ -87,7 +87,7 @@ class Story:
 @pytest.fixture(scope="module")
 def story(broker: AnyBroker, postgres_server: EmbeddedPostgres) -> Iterator[Story]:
     url = postgres_server.create_database("spark_load")
-    client_config = {"bootstrap.servers": broker.bootstrap}
+    client_config = client_settings(broker)
     engine, log = connect(url), Topics(Client(client_config))
     sent, ledger, output = fill(broker.bootstrap), Ledger(engine), []
     ledger.register(Pipeline(name="access", topic=TOPIC, table="access_log", parse="combined"), log, now())

@@ -21,7 +21,7 @@ from logbus.web.topic_records import record_json
 from logbus_spark.job import PlanSlice, Run
 from logbus_spark.records import headers_json, of_messages
 
-from tests.support.broker import AnyBroker
+from tests.support.broker import AnyBroker, client_settings
 from tests.support.programs import program_or_skip
 from tests.support.topics import create_topic
 
@@ -47,7 +47,7 @@ def topic(broker: AnyBroker) -> str:
 @contextmanager
 def messages_of(broker: AnyBroker, topic: str) -> Iterator[list[Message]]:
     """All records, read anew: a client remembers the headers that a message was asked for."""
-    with exact_consumer({"bootstrap.servers": broker.bootstrap}) as consumer:
+    with exact_consumer(client_settings(broker)) as consumer:
         yield [one for messages, _ in read_lists(consumer, topic, 0, 0, COUNT) for one in messages]
 
 

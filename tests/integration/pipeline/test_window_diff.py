@@ -16,7 +16,7 @@ from logbus.loads.ledger import Ledger
 from logbus.model import Interval, Pipeline, milliseconds
 from logbus_spark.application import LoadState, WindowOutcome
 
-from tests.support.broker import AnyBroker
+from tests.support.broker import AnyBroker, client_settings
 from tests.support.ledgers import NOW, at
 from tests.support.spark import LoadInProcess
 from tests.support.topics import create_topic, delete_before, send
@@ -46,7 +46,7 @@ def test_a_loaded_window_is_compared_with_the_broker_and_what_is_gone_is_named(
     broker: AnyBroker, topic: str, warehouse_url: str, load_in_process: LoadInProcess
 ) -> None:
     def load(**settings: object) -> WindowOutcome:
-        config = {"bootstrap.servers": broker.bootstrap}
+        config = client_settings(broker)
         ledger, log = Ledger(connect(warehouse_url)), Topics(Client(config))
         ledger.register(Pipeline(name="p", topic=topic, table="t", parse="lines", settings=settings), log, NOW)
         ledger.freeze_or_get("p", Interval.hour(TEN), log, NOW)
