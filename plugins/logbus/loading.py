@@ -107,7 +107,6 @@ class Loader:
             ledger=ledger,
             pipeline_name=load.pipeline,
             run_id=load.run_id,
-            submit=lambda attempts: self.submit(load, attempts),
             now=self.now,
             say=self.say,
             supersede=load.supersede,
@@ -116,7 +115,8 @@ class Loader:
         loaded = 0
         try:
             for group in spark_submit.in_groups(starts):
-                run.load(group, accept_other_records=group if load.accept_other_records else ())
+                accepted = group if load.accept_other_records else ()
+                run.load(lambda attempts: self.submit(load, attempts), group, accept_other_records=accepted)
                 loaded += len(group)
                 reports += [audit.audit_window(ledger.engine, log, load.pipeline, start, self.now(), sinks) for start in group]
                 if loaded < len(starts):

@@ -133,16 +133,12 @@ def in_groups(items: Sequence[Item], size: int = WINDOWS_PER_APPLICATION_MAX) ->
 
 @dataclass(kw_only=True)
 class LoadRun:
-    """A run that loads windows of one pipeline: a task's try, or a command.
-
-    `submit` runs the application for these attempts to its end, and raises `LoadFailed` if that reports a failure. `definition`:
-    how the windows are loaded, by default as the pipeline is registered.
-    """
+    """A run that loads windows of one pipeline: a task's try, or a command. `definition`: how the windows are loaded, by default
+    as the pipeline is registered."""
 
     ledger: Ledger
     pipeline_name: str
     run_id: str
-    submit: Callable[[Sequence[model.Attempt]], None]
     now: Callable[[], datetime]
     say: Callable[[str], None]
     try_number: int = 1
@@ -152,15 +148,10 @@ class LoadRun:
     attempts: list[model.Attempt] = field(default_factory=list, init=False)  # all that it has begun
     _running: Sequence[model.Attempt] = field(default=(), init=False)
 
-    def load(
+    def begin(
         self, starts: Sequence[datetime], beside: Sequence[datetime] = (), accept_other_records: Collection[datetime] = ()
-    ) -> list[attempts_of.AttemptOutcome]:
-        """Loads the windows and those `beside`, with one application; what became of the former.
-
-        It fails if not all of the former are loaded according to the ledger, whatever the application reports: a cluster manager
-        knows only that a driver has ended, and some report the driver of an earlier try. With `AttemptSuperseded` if newer
-        attempts are at work on all that is missing; with the driver's own error if no retry can fix that.
-        """
+    ) -> list[model.Attempt]:
+        """Begins an attempt at each of the windows, for one application: the fence against every application before it."""
         attempts = self.ledger.begin_attempts(
             self.pipeline_name,
             [*starts, *beside],
@@ -173,10 +164,24 @@ class LoadRun:
             supersede=self.supersede,
         )
         self.attempts += attempts
+        return attempts
+
+    def load(
+        self,
+        submit: Callable[[Sequence[model.Attempt]], None],
+        starts: Sequence[datetime],
+        beside: Sequence[datetime] = (),
+        accept_other_records: Collection[datetime] = (),
+    ) -> list[attempts_of.AttemptOutcome]:
+        """Loads the windows and those `beside`, with one application; what became of the former.
+
+        `submit` runs the application for these attempts to its end, and raises `LoadFailed` if that reports a failure.
+        """
+        attempts = self.begin(starts, beside, accept_other_records)
         failure: errors.LoadFailed | None = None
         try:
             self._running = attempts
-            self.submit(attempts)
+            submit(attempts)
         except errors.LoadFailed as error:
             failure = error
             self.end(str(error))
@@ -185,24 +190,38 @@ class LoadRun:
             raise
         finally:
             self._running = ()
-        outcomes = self.ledger.settle_attempts(attempts, self.now())
-        own = [outcome for outcome in outcomes if outcome.attempt.interval.start in set(starts)]
-        self._raise_unless_loaded(own, failure)
-        return own
+        return verify(self.ledger, attempts, starts, self.now(), self.say, failure)
 
     def end(self, reason: str) -> None:
         """Ends the attempts of the application that runs, so that no driver commits them any more."""
         if self._running:
             self.ledger.fail_attempts(self._running, reason[-ERROR_CHARACTERS_MAX:], self.now())
 
-    def _raise_unless_loaded(self, own: Sequence[attempts_of.AttemptOutcome], failure: errors.LoadFailed | None) -> None:
-        missing = attempts_of.why_not_loaded(own)
-        if missing is not None:
-            if final := self.ledger.beyond_retry([outcome.attempt for outcome in own]):
-                raise final from failure
-            raise failure if failure and not isinstance(missing, errors.AttemptSuperseded) else missing
-        if failure is not None:
-            self.say(f"The windows are loaded, although the application failed: {failure}")
-        for outcome in own:
-            if outcome.is_loaded_by_newer:
-                self.say(f"Attempt {outcome.newest} took over from ours and has loaded it: {outcome.attempt.token}")
+
+def verify(
+    ledger: Ledger,
+    attempts: Sequence[model.Attempt],
+    starts: Collection[datetime],
+    now: datetime,
+    say: Callable[[str], None],
+    failure: errors.LoadFailed | None = None,
+) -> list[attempts_of.AttemptOutcome]:
+    """What became of the windows `starts`, once the application that these attempts were begun for is over.
+
+    It fails if not all of them are loaded according to the ledger, whatever the application reports: a cluster manager knows only
+    that a driver has ended, and some report the driver of an earlier try. With `AttemptSuperseded` if newer attempts are at work
+    on all that is missing; with the driver's own error if no retry can fix that.
+    """
+    outcomes = ledger.settle_attempts(attempts, now)
+    own = [outcome for outcome in outcomes if outcome.attempt.interval.start in set(starts)]
+    missing = attempts_of.why_not_loaded(own)
+    if missing is not None:
+        if final := ledger.beyond_retry([outcome.attempt for outcome in own]):
+            raise final from failure
+        raise failure if failure and not isinstance(missing, errors.AttemptSuperseded) else missing
+    if failure is not None:
+        say(f"The windows are loaded, although the application failed: {failure}")
+    for outcome in own:
+        if outcome.is_loaded_by_newer:
+            say(f"Attempt {outcome.newest} took over from ours and has loaded it: {outcome.attempt.token}")
+    return own

@@ -76,9 +76,7 @@ class Application:
     def load(self, pipeline_name: str, tokens: Sequence[str]) -> list[WindowOutcome]:
         """Loads the windows whose attempts the tokens name, oldest first, each as the pipeline was when its attempt began."""
         with self.ledger.engine.connect() as connection:
-            attempts = sorted(
-                (attempts_of.find(connection, pipeline_name, token) for token in tokens), key=lambda attempt: attempt.interval
-            )
+            attempts = attempts_of.find(connection, pipeline_name, tokens)
         outcomes: list[WindowOutcome] = []
         # For all attempts of this run, including those in the last group: an attempt that waits for its turn is alive, and its
         # window must not be given to another run.

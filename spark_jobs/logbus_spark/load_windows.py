@@ -3,8 +3,12 @@
     spark-submit load_windows.py --pipeline NAME --window 2015-05-17T10:00:00Z=1 [--window ...]
 
 Each window is named with the attempt that was taken for it; here the attempt is only verified, never taken, because a slow
-first driver must not fence out a good second one. Secrets are passed by environment (`logbus.spark_submit`). Prints a line
-for each window, then one line `LOGBUS_RESULT {...}`. The exit code is 0 only if every window is committed or superseded.
+first driver must not fence out a good second one. Prints a line for each window, then one line `LOGBUS_RESULT {...}`. The exit
+code is 0 only if every window is committed or superseded.
+
+What may be secret comes by the driver's environment: LOGBUS_WAREHOUSE_URL, and LOGBUS_KAFKA_CONFIG (the client's settings as
+JSON, as LoadWindowOperator and `logbus load` pass them) or LOGBUS_CLIENT_CONFIG (a file with them, such as client.properties in a
+mounted secret). Executors get it from the driver.
 """
 
 from __future__ import annotations
@@ -18,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from logbus import errors, model, spark_submit
-from logbus.kafka import client, topics
+from logbus.kafka import client, client_config, topics
 from logbus.loads.engine import connect
 from logbus.loads.ledger import Ledger
 from sqlalchemy.exc import DBAPIError
@@ -39,20 +43,37 @@ def _parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
     return arguments
 
 
-def secret(environ: Mapping[str, str], name: str) -> str:
-    if name not in environ:
-        raise errors.UserError(f"the environment has no {name}; logbus sets it where it submits this application")
-    return environ[name]
+CLIENT_CONFIG_VARIABLE = "LOGBUS_CLIENT_CONFIG"  # as for the commands
+
+
+def kafka_settings(environ: Mapping[str, str]) -> dict[str, Any]:
+    if (text := environ.get(spark_submit.KAFKA_CONFIG_VARIABLE)) is not None:
+        return client_config.translated(json.loads(text))
+    if (path := environ.get(CLIENT_CONFIG_VARIABLE)) is not None:
+        return client_config.read_client_config(Path(path))
+    raise errors.UserError(
+        f"the driver's environment has neither {spark_submit.KAFKA_CONFIG_VARIABLE} (the client's settings as JSON) nor "
+        f"{CLIENT_CONFIG_VARIABLE} (a file with them): pass one as a secret"
+    )
+
+
+def warehouse_url(environ: Mapping[str, str]) -> str:
+    if spark_submit.WAREHOUSE_URL_VARIABLE not in environ:
+        raise errors.UserError(
+            f"the driver's environment has no {spark_submit.WAREHOUSE_URL_VARIABLE}, which says where the ledger is "
+            "(postgresql://...): pass it as a secret"
+        )
+    return environ[spark_submit.WAREHOUSE_URL_VARIABLE]
 
 
 def run(argv: Sequence[str], environ: Mapping[str, str]) -> list[WindowOutcome]:
     """Loads the windows; returns what became of each."""
     arguments = _parse_arguments(argv)
-    client_config: dict[str, Any] = json.loads(secret(environ, spark_submit.KAFKA_CONFIG_VARIABLE))
+    settings = kafka_settings(environ)
     application = Application(
-        ledger=Ledger(connect(secret(environ, spark_submit.WAREHOUSE_URL_VARIABLE))),
-        log=topics.Topics(client.Client(client_config)),
-        client_config=client_config,
+        ledger=Ledger(connect(warehouse_url(environ))),
+        log=topics.Topics(client.Client(settings)),
+        client_config=settings,
         now=model.utc_now,
         report=telling(lambda line: print(line, flush=True)),
     )

@@ -21,6 +21,7 @@ from logbus.kafka.client_config import read_client_config
 from logbus.kafka.exact_reader import read_range
 from logbus.kafka.groups import Groups
 from logbus.kafka.producing import produce
+from logbus.kafka.rights import read_rights
 from logbus.kafka.topic_list import TopicBatches
 from logbus.kafka.topics import Topics
 from logbus.status.broker_checks import check_broker
@@ -138,6 +139,18 @@ def test_a_user_who_may_only_read_sees_the_lag_and_what_is_unknown(
     notes = {finding["message"]: finding["advice"] for finding in told if finding["severity"] == "note"}
     assert [advice for advice in notes.values() if "User:reader --operation DescribeConfigs --topic read.lag" in advice]
     assert [advice for advice in notes.values() if "User:reader --operation Describe --cluster" in advice]
+
+
+def test_a_user_is_told_what_it_may_do_on_the_cluster_topics_and_groups(kafka: SecuredKafka) -> None:
+    client = Client(kafka.settings("SASL_SSL", "reader"))
+    rights = {(resource.kind.value, resource.name): resource for resource in read_rights(client, ["hidden.topic"]).resources}
+    orders, hidden, whole = rights["topic", TOPIC], rights["topic", "hidden.topic"], rights["cluster", ""]
+    assert [name for name, may in orders.summary()["operations"].items() if may] == ["Describe", "Read"]
+    assert "--allow-principal User:reader --operation AlterConfigs --topic read.orders" in orders.lacking()["AlterConfigs"]
+    assert (hidden.may("Read"), isinstance(hidden.error, AccessDenied)) == (None, True)
+    assert (whole.may("Create"), whole.lacking()["Describe"].endswith("--operation Describe --cluster")) == (False, True)
+    everything = read_rights(Client(kafka.settings("SASL_SSL", "admin"))).resources
+    assert all(resource.lacking() == {} for resource in everything)
 
 
 def test_certificates_in_the_settings_themselves_connect_both_libraries(kafka: SecuredKafka) -> None:

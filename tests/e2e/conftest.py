@@ -40,12 +40,13 @@ def first(server_directory: Path) -> FirstDemo:  # noqa: F811
 
 @pytest.fixture(scope="package")
 def dags(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The project's DAGs, and the one that readers of the tutorial write."""
+    """The project's DAGs, the one that readers of the tutorial write, and one over clusters."""
     folder = tmp_path_factory.mktemp("airflow") / "dags"
     shutil.copytree(project_directory() / "dags", folder, ignore=shutil.ignore_patterns("__pycache__"))
     for block in blocks(project_directory() / "docs" / "tutorial.md"):
         if name := block.file_name("dag"):
             (folder / name).write_text(block.text)
+    shutil.copy(Path(__file__).with_name("dag_on_clusters.py"), folder)
     return folder
 
 

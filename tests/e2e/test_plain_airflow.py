@@ -5,6 +5,7 @@ Apache Kafka with SASL and TLS, whose user may read the topics of one prefix and
 
 from __future__ import annotations
 
+import json
 import re
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -20,11 +21,27 @@ from logbus.waiting import PATIENCE_SECONDS, wait_until
 
 from benchmarks.peers.logbus import LogbusBroker
 from scripts.grid import RELEASES
+from tests.support.pages import PROJECT, blocks
 from tests.support.plain_airflow import TOPIC, PlainAirflow, build_wheels, install, make_environment
 from tests.support.postgres import postgres_server, server_directory, warehouse_url  # noqa: F401
 from tests.support.secured_kafka import SecuredKafka, secured_kafka  # noqa: F401
 
 OLDEST, NEWEST = min(RELEASES), max(RELEASES)
+KUBERNETES = "apache-airflow-providers-cncf-kubernetes"
+PAGE = PROJECT / "docs" / "how-to" / "spark-on-kubernetes.md"
+# As a task of the DAG that the page shows would be rendered after `begin`, by the provider's own operator.
+RENDER = """
+import json, sys
+from types import SimpleNamespace
+from airflow.dag_processing.dagbag import DagBag
+bag = DagBag(sys.argv[1], load_op_links=False)
+assert not bag.import_errors, bag.import_errors
+dag = bag.dags["clicks"]
+submit = dag.get_task("submit")
+words = ["--pipeline", "clicks", "--window", "2026-11-26T10:00:00Z=3"]
+submit.render_template_fields({"ti": SimpleNamespace(xcom_pull=lambda task_ids, key: words)})
+print("RENDERED " + json.dumps(submit.template_body["spark"]))
+"""
 
 
 @pytest.fixture(scope="module")
@@ -95,7 +112,8 @@ def test_the_wheel_alone_proves_an_hour_and_shows_it(
     tmp_path: Path,
 ) -> None:
     programs = make_environment(environment)
-    install(programs, wheels, ["logbus[airflow,spark]"], airflow=airflow, spark=spark)
+    provider = [KUBERNETES] if airflow == NEWEST else []
+    install(programs, wheels, ["logbus[airflow,spark]", *provider], airflow=airflow, spark=spark)
     for user, settings in request.getfixturevalue(log).items():
         (tmp_path / user).write_text(client_config.properties(settings))
     given = {"LOGBUS_WAREHOUSE_URL": warehouse_url, "LOGBUS_CLIENT_CONFIG": str(tmp_path / "reader")}
@@ -114,3 +132,18 @@ def test_the_wheel_alone_proves_an_hour_and_shows_it(
     with serving(plain) as client:
         assert [row["name"] for row in client.get("/logbus/api/overview").json()["pipelines"]] == ["access_log"]
         assert "../static/base.css" in client.get("/logbus/ui/ingestion").text
+    if airflow == NEWEST:
+        validate_what_the_page_submits_to_kubernetes(plain, tmp_path / "kubernetes")
+
+
+def validate_what_the_page_submits_to_kubernetes(plain: PlainAirflow, folder: Path) -> None:
+    """No cluster is there: this is as far as Airflow goes before it asks for one."""
+    folder.mkdir()
+    for block in blocks(PAGE):
+        if name := block.file_name("dag of another provider") or block.file_name("file"):
+            (folder / name).write_text(block.text)
+    rendered = plain.run("python", "-c", RENDER, str(folder)).rpartition("RENDERED ")[2]
+    application = json.loads(rendered)
+    assert application["kind"] == "SparkApplication"
+    assert application["spec"]["arguments"] == ["--pipeline", "clicks", "--window", "2026-11-26T10:00:00Z=3"]
+    assert "postgresql" not in rendered

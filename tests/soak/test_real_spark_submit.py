@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import subprocess
 import sysconfig
 import threading
@@ -20,12 +19,13 @@ from logbus.errors import LoadFailed
 from logbus.hooks.broker import BrokerHook
 from logbus.hooks.warehouse import WarehouseHook
 from logbus.operators.spark_submit_window import SparkSubmitWindowOperator
-from logbus.waiting import PATIENCE_SECONDS, wait_until
+from logbus.waiting import wait_until
 
 from tests.support.airflow_context import run_context
 from tests.support.cluster_loads import StartTask
 from tests.support.ledgers import NOW, World, at
 from tests.support.resource_managers import ON_KUBERNETES, Manager
+from tests.support.standalone_spark import standalone_spark
 
 SPARK_HOME = Path(pyspark.__file__).parent
 ON_AN_IMAGE = {"application": "local:///opt/spark_jobs/load_windows.py", "conf": {"spark.kubernetes.container.image": "logbus"}}
@@ -54,22 +54,11 @@ def test_a_load_by_kubernetes(start_task: StartTask, manager: Manager) -> None:
 @pytest.fixture
 def standalone_master(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """A master without workers: a submitted driver waits for one. Yields the address of its REST interface."""
-    options = "-Dspark.master.rest.port=0 -Dspark.master.rest.enabled=true -Xmx256m org.apache.spark.deploy.master.Master"
-    command = [f"{SPARK_HOME}/bin/spark-class", *f"{options} --host 127.0.0.1 --port 0 --webui-port 0".split()]
     monkeypatch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
-    log = tmp_path / "master.log"
-    with log.open("wb") as output:
-        master = subprocess.Popen(command, stdout=output, stderr=output)
-    try:
-        wait_until(lambda: "New state: ALIVE" in log.read_text(), what="the master")
-        (url,) = re.findall(r"Starting Spark master at (spark://\S+)", log.read_text())
-        (rest_port,) = re.findall(r"Started REST server .* with port (\d+)", log.read_text())
-        extra = {"deploy-mode": "cluster", "rest-port": int(rest_port)}
-        monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps({"conn_type": "spark", "host": url, "extra": extra}))
-        yield f"127.0.0.1:{rest_port}"
-    finally:
-        master.kill()
-        master.wait(PATIENCE_SECONDS)
+    with standalone_spark(tmp_path, workers=0) as spark:
+        extra = {"deploy-mode": "cluster", "rest-port": int(spark.rest_address.rpartition(":")[2])}
+        monkeypatch.setenv("AIRFLOW_CONN_SPARK_DEFAULT", json.dumps({"conn_type": "spark", "host": spark.url, "extra": extra}))
+        yield spark.rest_address
 
 
 def test_a_kill_ends_the_driver_of_a_standalone_cluster(

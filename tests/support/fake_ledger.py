@@ -172,6 +172,8 @@ class FakeLedger:
             AttemptOutcome(
                 attempt=attempt,
                 state="running",
+                began_at=now,
+                heartbeat_at=now,
                 loaded_attempt=self.window(attempt.pipeline, attempt.interval.start).loaded_attempt,
                 newest=attempt.number,
                 newest_state="running",

@@ -15,14 +15,15 @@ from logbus import errors
 from logbus.atomic_write import replace_atomically
 from logbus.cli import options, output
 from logbus.formatting import many
-from logbus.kafka import client_config, tokens, topics
+from logbus.kafka import client_config, rights, tokens
 from logbus.kafka.client import Client
 
 PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 MECHANISMS = ("SCRAM-SHA-512", "SCRAM-SHA-256", "PLAIN", tokens.OAUTHBEARER)
 PASSWORD_VARIABLE = "LOGBUS_KAFKA_PASSWORD"  # a command line is for everybody to read
 TOPICS_MAX = 20  # whose rights are looked at
-RIGHTS = {"Read": "read", "DescribeConfigs": "settings", "Write": "write", "Delete": "delete"}  # and their columns
+COLUMNS = {"Read": "read", "DescribeConfigs": "settings", "Write": "write", "Delete": "delete"}  # by operation
+ANSWERS = {True: "yes", False: "no", None: "unknown"}
 
 
 @click.command("connect")
@@ -59,7 +60,7 @@ def command(path: Path, replace: bool, conn_id: str, show_password: bool, no_inp
     client = Client.for_command(config)
     described = client.ask(client.ask_cluster)[""]
     output.echo_err(f"connected to cluster {described.cluster_id}: {many(len(described.nodes), 'broker')}")
-    show_rights(topics.Topics(client))
+    show_rights(client)
     write(path, config)
     output.echo(f"export LOGBUS_CLIENT_CONFIG={shlex.quote(str(path.resolve()))}")
     extra = config if show_password or "sasl.password" not in config else {**config, "sasl.password": "***"}
@@ -111,19 +112,26 @@ def password(no_input: bool) -> str:
     return answer
 
 
-def show_rights(log: topics.Topics) -> None:
-    """The topics that this user sees, and what it may do with them."""
-    names = sorted(name for name in log.client.metadata().topics if not name.startswith("__"))
-    if not names:
+def show_rights(client: Client) -> None:
+    """What this user may do with the topics that it sees, the groups that it sees, and the cluster."""
+    resources = rights.read_rights(client).resources
+    of_topics = [resource for resource in resources if resource.kind is rights.ResourceKind.TOPIC]
+    if of_topics:
+        table = output.Table("topic", *COLUMNS.values())
+        for resource in of_topics[:TOPICS_MAX]:
+            table.add_row(resource.name, *(ANSWERS[resource.may(operation)] for operation in COLUMNS))
+        output.show(table)
+        if len(of_topics) > TOPICS_MAX:
+            output.echo_err(f"and {many(len(of_topics) - TOPICS_MAX, 'more topic')}")
+    else:
         output.echo_err("note: this user sees no topic: there is none, or it lacks Describe on them (docs/your-kafka.md)")
-        return
-    table = output.Table("topic", *RIGHTS.values())
-    for name in names[:TOPICS_MAX]:
-        lacking = log.lacking(name, RIGHTS)
-        table.add_row(name, *("no" if right in lacking else "yes" for right in RIGHTS))
-    output.show(table)
-    if len(names) > TOPICS_MAX:
-        output.echo_err(f"and {many(len(names) - TOPICS_MAX, 'more topic')}")
+    others = output.Table("on", "may", "may not")
+    for resource in resources:
+        if resource.kind is not rights.ResourceKind.TOPIC:
+            answers = {operation: resource.may(operation) for operation in rights.OPERATIONS[resource.kind]}
+            columns = [", ".join(name for name, answer in answers.items() if answer is expected) for expected in (True, False)]
+            others.add_row(f"{resource.kind} {resource.name}".strip(), *columns)
+    output.show(others)
 
 
 def write(path: Path, config: Mapping[str, Any]) -> None:

@@ -15,25 +15,15 @@ import click
 
 from logbus.cli import completion, options, output, produce, signals
 from logbus.formatting import many
-from logbus.kafka import console_format, groups, topics
+from logbus.kafka import console_consumer, console_format, groups, topics
 from logbus.kafka.client import ISOLATION_LEVELS, Client
-from logbus.kafka.console_consumer import (
-    ConsoleConsumer,
-    PositionKind,
-    PositionSpan,
-    ReadRequest,
-    chosen_partitions,
-    consumer,
-    offset_bounds,
-    parse_span,
-)
 from logbus.kafka.console_format import Render
 
 FORMS = (options.TABLE, options.JSON)
-RESETS: Mapping[PositionKind, str] = {
-    PositionKind.BEGINNING: "earliest",
-    PositionKind.END: "latest",
-    PositionKind.STORED: "earliest",
+RESETS: Mapping[console_consumer.PositionKind, str] = {
+    console_consumer.PositionKind.BEGINNING: "earliest",
+    console_consumer.PositionKind.END: "latest",
+    console_consumer.PositionKind.STORED: "earliest",
 }
 
 
@@ -67,6 +57,15 @@ RESETS: Mapping[PositionKind, str] = {
 @click.option("-e", "--exit", "exits", is_flag=True, help="Exit at the end; the default without -f.")
 @click.option("-c", "--count", "count", type=click.IntRange(1), help="Exit after this many records.")
 @click.option("-p", "--partition", "partitions", multiple=True, type=click.IntRange(0), help="This partition; may be repeated.")
+@click.option("--text", help="Only records whose value contains this.")
+@click.option("--key", help="Only records with this key.")
+@click.option(
+    "--header",
+    "headers",
+    multiple=True,
+    metavar="NAME[=VALUE]",
+    help="Only records with this header; may be repeated: all of them.",
+)
 @click.option(
     "-G",
     "--group",
@@ -87,6 +86,9 @@ def command(
     exits: bool,
     count: int | None,
     partitions: Sequence[int],
+    text: str | None,
+    key: str | None,
+    headers: Sequence[str],
     group: str | None,
     quiet: bool,
     isolation_level: str,
@@ -98,18 +100,22 @@ def command(
     logbus consume access_log -o -10 -f              # the last ten of each partition, and new ones
     logbus consume access_log -o s@2015-05-17T10:00:00Z -o e@2015-05-17T11:00:00Z -o json
     logbus consume access_log --format '%p %o %k %s\\n'
+    logbus consume access_log -o s@2015-05-17T10:00:00Z --text ' 500 ' --header host=web1
     """
     if follow and exits:
         raise click.UsageError("-f continues at the end and -e exits there: not both")
     forms = [word for word in places if word in FORMS]
-    span = usable(lambda: parse_span(word for word in places if word not in FORMS))
+    span = usable(lambda: console_consumer.parse_span(word for word in places if word not in FORMS))
     if follow and span.until_ms is not None:
         raise click.UsageError("-f continues forever and e@TIME ends: not both")
     form = options.JSON if is_json else form or next(iter(forms), None)
     render = rendering(form, template, delimiter)
-    request = ReadRequest(topic=topic, follows=follow, count_max=count, isolation_level=isolation_level)
+    chosen = console_consumer.RecordFilter.of(text, key, headers)
+    request = console_consumer.ReadRequest(
+        topic=topic, follows=follow, count_max=count, isolation_level=isolation_level, filter=chosen
+    )
     description = topics.Topics(Client.for_question(config)).topic(topic)
-    named = chosen_partitions(topic, description.partitions, partitions)
+    named = console_consumer.chosen_partitions(topic, description.partitions, partitions)
     with reading(config, request, span, named if partitions or group is None else [], group) as consumer:
         if form == options.TABLE:
             output.write_raw(console_format.HEADLINE)
@@ -118,8 +124,12 @@ def command(
 
 @contextmanager
 def reading(
-    config: Mapping[str, Any], request: ReadRequest, span: PositionSpan, partitions: list[int], group: str | None
-) -> Iterator[ConsoleConsumer]:
+    config: Mapping[str, Any],
+    request: console_consumer.ReadRequest,
+    span: console_consumer.PositionSpan,
+    partitions: list[int],
+    group: str | None,
+) -> Iterator[console_consumer.ConsoleConsumer]:
     """By assignment if partitions are named or no group is; otherwise as a member of the group. Closed cleanly at the end."""
     is_member = group is not None and not partitions
     if is_member and (span.kind not in RESETS or span.until_ms is not None):
@@ -127,25 +137,31 @@ def reading(
             "a group continues where it is: with -G, -o is beginning or end, and applies to partitions new to it"
         )
     limits = None if is_member else limits_of(config, request, span, partitions, group)
-    client = consumer(config, request, group if is_member else None, RESETS.get(span.kind, "error") if is_member else "error")
+    client = console_consumer.consumer(
+        config, request, group if is_member else None, RESETS.get(span.kind, "error") if is_member else "error"
+    )
     try:
-        yield ConsoleConsumer(client, request, limits, group, output.echo_err)
+        yield console_consumer.ConsoleConsumer(client, request, limits, group, output.echo_err)
     finally:
         client.close()
 
 
 def limits_of(
-    config: Mapping[str, Any], request: ReadRequest, span: PositionSpan, partitions: list[int], group: str | None
+    config: Mapping[str, Any],
+    request: console_consumer.ReadRequest,
+    span: console_consumer.PositionSpan,
+    partitions: list[int],
+    group: str | None,
 ) -> Any:
-    if span.kind is PositionKind.STORED and group is None:
+    if span.kind is console_consumer.PositionKind.STORED and group is None:
         raise click.UsageError("-o stored begins where a group is: name it with -G")
     client = Client.for_question(config)
     committed = groups.Groups(client).committed(group) if group else {}
     stored = {partition: offset for (topic, partition), offset in committed.items() if topic == request.topic}
-    return offset_bounds(topics.Topics(client), request.topic, partitions, span, request.isolation_level, stored)
+    return console_consumer.offset_bounds(topics.Topics(client), request.topic, partitions, span, request.isolation_level, stored)
 
 
-def print_all(consumer: ConsoleConsumer, render: Render, quiet: bool) -> None:
+def print_all(consumer: console_consumer.ConsoleConsumer, render: Render, quiet: bool) -> None:
     """Writes batch by batch; each is flushed before the group may commit it."""
     file: BinaryIO = sys.stdout.buffer
     with signals.stopping() as stop:

@@ -355,8 +355,8 @@ class Client:
         except TimeoutError as silence:
             raise self.unavailable(str(silence)) from None
 
-    def ask_cluster(self) -> Mapping[str, Future[Any]]:
-        return {"": self.admin().describe_cluster(**self.limits())}
+    def ask_cluster(self, *, with_operations: bool = False) -> Mapping[str, Future[Any]]:
+        return {"": self.admin().describe_cluster(include_authorized_operations=with_operations, **self.limits())}
 
     def ask_topics(self, names: Sequence[str], *, with_operations: bool = False) -> Mapping[str, Future[Any]]:
         return self.admin().describe_topics(
@@ -382,8 +382,8 @@ class Client:
         """The names of all groups that any broker of the cluster coordinates."""
         return self.admin().list_consumer_groups(**self.limits())
 
-    def ask_groups(self, names: Sequence[str]) -> Mapping[str, Future[Any]]:
-        return self.admin().describe_consumer_groups(list(names), **self.limits())
+    def ask_groups(self, names: Sequence[str], *, with_operations: bool = False) -> Mapping[str, Future[Any]]:
+        return self.admin().describe_consumer_groups(list(names), include_authorized_operations=with_operations, **self.limits())
 
     def ask_committed(self, group: str) -> Mapping[str, Future[Any]]:
         """All committed offsets of a group; librdkafka takes only one group per call."""

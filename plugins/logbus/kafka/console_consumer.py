@@ -7,6 +7,8 @@ Where to begin and where to end is given in kcat's syntax for `-o`:
 A time is milliseconds since the epoch, as in kcat, or an instant such as 2015-05-17T10:00:00Z. `stored` is the committed offset
 of the given group. An offset outside the log is clamped to it, as a broker would.
 
+A `RecordFilter` chooses among the records that are read: no broker can, so all of the stretch is still fetched.
+
 Without a group the offsets to read are fixed when the reading begins, so that it ends although producers continue; when following
 there is no end. With a group the partitions are those the group assigns, and an offset is stored for the group's next commit only
 after the caller has processed the record: what was not printed is read again.
@@ -22,7 +24,7 @@ from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
-from logbus import model, waiting
+from logbus import fingerprint, model, waiting
 from logbus.errors import AccessDenied, BrokerUnavailable, LogbusError, TopicMissing, UserError
 from logbus.kafka.client import READ_COMMITTED, SLOW_SECONDS_MAX, Client
 from logbus.kafka.errors import AWAY, MISSING, explain
@@ -63,6 +65,39 @@ class OffsetBounds:
 
     start_offset: int
     end_offset: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordFilter:
+    """Which of the records read are wanted: those for which all that is given holds. `text` occurs in the value, `key` is the
+    whole key, and each of `headers` is there, with any content if that is None."""
+
+    text: bytes | None = None
+    key: bytes | None = None
+    headers: tuple[tuple[str, bytes | None], ...] = ()
+
+    @classmethod
+    def of(cls, text: str | None, key: str | None, headers: Iterable[str]) -> RecordFilter:
+        """As typed; a header is `name=value`, or a name alone."""
+        pairs = [header.partition("=") for header in headers]
+        return cls(
+            text=text.encode() if text else None,
+            key=None if key is None else key.encode(),
+            headers=tuple((name, content.encode() if equals else None) for name, equals, content in pairs),
+        )
+
+    def takes(self, message: Message) -> bool:
+        if self.text is not None and self.text not in (message.value() or b""):
+            return False
+        if self.key is not None and self.key != message.key():
+            return False
+        if not self.headers:
+            return True
+        present = fingerprint.headers_of(message)
+        return all(any(name == own and content in (None, value) for own, value in present) for name, content in self.headers)
+
+
+EVERY_RECORD = RecordFilter()
 
 
 def parse_span(words: Iterable[str]) -> PositionSpan:
@@ -165,12 +200,13 @@ class ReadFailed(LogbusError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadRequest:
-    """What to read and how: at most `count_max` records, either to the end or forever."""
+    """What to read and how: at most `count_max` of the records that `filter` takes, either to the end or forever."""
 
     topic: str
     follows: bool = False
     count_max: int | None = None
     isolation_level: str = READ_COMMITTED
+    filter: RecordFilter = EVERY_RECORD
 
 
 def consumer(
@@ -214,11 +250,11 @@ class ConsoleConsumer:
         """Records as they arrive, in order within each partition; ends where the request does, or when `stop` returns true."""
         self._begin()
         while not self._is_done() and not stop():
-            messages = self._consume(stop)
-            if batch := [message for message in messages if self._takes(message)]:
+            delivered = [message for message in self._consume(stop) if self._takes(message)]
+            if batch := list(filter(self.request.filter.takes, delivered)):
                 self.records += len(batch)
                 yield batch
-                self._store(batch)
+            self._store(delivered)
 
     def _consume(self, stop: Callable[[], bool]) -> list[Message]:
         """What the client delivers next: records, errors, ends of partitions; nothing if that ends the reading first."""
@@ -295,7 +331,7 @@ class ConsoleConsumer:
 
     def _store(self, batch: list[Message]) -> None:
         """Stores the offsets after these records for the group's next commit."""
-        if self.offset_bounds is not None:
+        if self.offset_bounds is not None or not batch:
             return
         ends = {message.partition(): (message.offset() or 0) + 1 for message in batch}
         with suppress(KafkaException):  # the partition was reassigned: its new member reads the records again

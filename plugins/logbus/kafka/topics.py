@@ -124,11 +124,10 @@ class Topics:
         """Of these operations, as kafka-acls writes them (`DescribeConfigs`), those that this user may not do on the topic, each
         with the sentence on how to grant it. None where the broker does not say."""
         described = self.client.ask(lambda: self.client.ask_topics([topic], with_operations=True), topic)[topic]
-        if not described.authorized_operations:
+        allowed, denied = allowed_operations(described), KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED, "")
+        if allowed is None:
             return {}
-        allowed = {operation.name.replace("_", "").lower() for operation in described.authorized_operations}
-        denied = KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED, "")
-        return {needs: self.client.explain(denied, topic, needs) for needs in operations if needs.lower() not in allowed}
+        return {needs: self.client.explain(denied, topic, needs) for needs in operations if needs not in allowed}
 
     def start_offsets(self, topic: str, partitions: Iterable[int]) -> dict[int, int]:
         """The log start offset of each partition."""
@@ -275,6 +274,13 @@ class Topics:
             explained={KafkaError.POLICY_VIOLATION: compacted, KafkaError.OFFSET_OUT_OF_RANGE: too_far},
         )
         return {part.partition: answer.low_watermark for part, answer in answers.items()}
+
+
+def allowed_operations(described: Any) -> frozenset[str] | None:
+    """Of a description that was asked for with its operations, these as kafka-acls writes them (`DESCRIBE_CONFIGS` is
+    `DescribeConfigs`); None where the broker does not say."""
+    operations: Iterable[Any] = described.authorized_operations or ()
+    return frozenset("".join(word.title() for word in operation.name.split("_")) for operation in operations) or None
 
 
 class _TopicExists(errors.UserError):

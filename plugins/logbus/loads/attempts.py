@@ -115,22 +115,25 @@ def _attempt_text(row: Any, silent_seconds: float) -> str:
     return f"attempt {row.number} at {hour} by run {row.run_id}, last heartbeat {silent_seconds:.0f} s ago"
 
 
-def find(connection: sa.Connection, pipeline_name: str, token: str) -> model.Attempt:
-    """The attempt that a token names, whether or not it is still the newest."""
-    start_text, _, number_text = token.rpartition("=")
+def find(connection: sa.Connection, pipeline_name: str, tokens: Sequence[str]) -> list[model.Attempt]:
+    """The attempts that the tokens name, oldest window first, whether or not they are still the newest."""
     window, attempt = schema.window, schema.attempt
+    pairs = (token.rpartition("=") for token in tokens)
+    named = {(model.parse_instant(start), int(number)) for start, _, number in pairs}
     query = (
         sa.select(attempt, window.c.starts_at, window.c.ends_at)
         .join(window, window.c.id == attempt.c.window_id)
-        .where(window.c.pipeline == pipeline_name, window.c.starts_at == model.parse_instant(start_text))
-        .where(attempt.c.number == int(number_text))
+        .where(window.c.pipeline == pipeline_name, among(window.c.starts_at, {start for start, _ in named}))
+        .order_by(window.c.starts_at, attempt.c.number)
     )
-    row = connection.execute(query).mappings().one_or_none()
-    if row is None:
+    rows = [row for row in connection.execute(query).mappings() if (row["starts_at"], row["number"]) in named]
+    if missing := named - {(row["starts_at"], row["number"]) for row in rows}:
+        start, number = min(missing)
         raise errors.WindowUnknown(
-            f"pipeline {pipeline_name} has no attempt {token}: attempts are taken before the load is submitted"
+            f"pipeline {pipeline_name} has no attempt {model.instant_text(start)}={number}: attempts are taken before the load "
+            "is submitted"
         )
-    return to_attempt(row, pipeline_name, model.Interval(row["starts_at"], row["ends_at"]))
+    return [to_attempt(row, pipeline_name, model.Interval(row["starts_at"], row["ends_at"])) for row in rows]
 
 
 def lock_if_current(connection: sa.Connection, attempt: model.Attempt) -> None:
@@ -242,11 +245,13 @@ NAMED_MAX = 5  # windows named in an error; the ledger has all
 class AttemptOutcome:
     """An attempt as it is in the ledger, the newest attempt at its window, and the attempt whose rows the window has.
 
-    `newest_is_alive`: it is running and has sent a heartbeat recently.
+    `newest_is_alive`: it is running and has sent a heartbeat recently. `heartbeat_at` is `began_at` until a driver sends one.
     """
 
     attempt: model.Attempt
     state: str
+    began_at: datetime
+    heartbeat_at: datetime
     loaded_attempt: int | None
     newest: int
     newest_state: str
@@ -268,6 +273,11 @@ class AttemptOutcome:
     def is_taken_over(self) -> bool:
         """A newer attempt is at work on the window, and it has not been loaded since."""
         return not self.is_loaded and self.newest > self.attempt.number and self.newest_is_alive
+
+    def may_commit(self, now: datetime, startup_timeout: timedelta) -> bool:
+        """Whether it is worth waiting for: its driver is alive, or has not sent a heartbeat yet and may still be starting."""
+        patience = startup_timeout if self.heartbeat_at == self.began_at else HEARTBEAT_EXPIRY
+        return self.state == ATTEMPT_RUNNING and now < self.heartbeat_at + patience
 
     @property
     def newest_doing(self) -> str:
@@ -312,6 +322,8 @@ def outcomes_of(engine: sa.Engine, attempts: Sequence[model.Attempt], now: datet
             ours.c.window_id,
             ours.c.number,
             ours.c.state,
+            ours.c.began_at,
+            ours.c.heartbeat_at,
             ours.c.error,
             window.c.loaded_attempt,
             newest.c.number.label("newest"),
@@ -328,7 +340,7 @@ def outcomes_of(engine: sa.Engine, attempts: Sequence[model.Attempt], now: datet
     outcomes = []
     for attempt in attempts:
         row = rows[attempt.window_id, attempt.number]
-        same = ("state", "loaded_attempt", "newest", "newest_state", "newest_run_id", "error")
+        same = ("state", "began_at", "heartbeat_at", "loaded_attempt", "newest", "newest_state", "newest_run_id", "error")
         newest_is_alive = row["newest_state"] == ATTEMPT_RUNNING and row["newest_heartbeat_at"] > now - HEARTBEAT_EXPIRY
         outcomes.append(AttemptOutcome(attempt=attempt, newest_is_alive=newest_is_alive, **{name: row[name] for name in same}))
     return outcomes

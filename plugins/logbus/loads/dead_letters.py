@@ -15,7 +15,7 @@ from sqlalchemy import ColumnElement, Connection, Engine, bindparam, func, selec
 
 from logbus.formatting import cut, shown_value
 from logbus.loads.commit_checks import VALUE_BYTES_KEPT_MAX
-from logbus.model import instant_text
+from logbus.model import FrozenWindow, instant_text
 from logbus.windows import schema
 from logbus.windows.table_names import SCHEMA
 
@@ -125,6 +125,14 @@ def stream(engine: Engine, selection: Selection, limit: int | None = None) -> It
 def to_dead_letter(row: Any) -> DeadLetter:
     same = ("topic", "partition", "offset", "timestamp", "key", "value", "headers", "error_class", "error", "attempt", "run_id")
     return DeadLetter(window_start=row["starts_at"], **{name: row[name] for name in same})
+
+
+def at(connection: Connection, window: FrozenWindow, partition: int, offset: int) -> DeadLetter | None:
+    """The dead letter of one record of a window, if it is one."""
+    dead = schema.dead_letter
+    query = select(dead).where(dead.c.window_id == window.id, dead.c.partition == partition, dead.c.offset == offset)
+    row = connection.execute(query).mappings().one_or_none()
+    return None if row is None else to_dead_letter({**row, "starts_at": window.interval.start})
 
 
 def dead_by_partition(connection: Connection, window_id: int) -> dict[int, int]:

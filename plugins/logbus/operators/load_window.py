@@ -12,14 +12,14 @@ from typing import Any, ClassVar
 
 from airflow.sdk import Context
 
-from logbus import assets, errors, model, pipeline_definition, spark_submit, task_context
+from logbus import errors, model, pipeline_definition, spark_submit, task_context
 from logbus.loads.ledger import Ledger
-from logbus.operators import spark_submit_window, waiting_runs
+from logbus.operators import begin_load, spark_submit_window, verify_load
 from logbus.status import replay
 from logbus.status.replay import Span
 
 
-class LoadWindowOperator(spark_submit_window.SparkWindowOperator):
+class LoadWindowOperator(begin_load.BeginsLoad, verify_load.ReportsLoad, spark_submit_window.SparkWindowOperator):
     """Load the run's window, or all of `windows`, exactly as frozen. A rerun replaces the rows with the same rows.
 
     If other runs of the DAG wait at this task (a backfill, many cleared hours), the first of them loads their closed hours in its
@@ -39,7 +39,6 @@ class LoadWindowOperator(spark_submit_window.SparkWindowOperator):
     """
 
     template_fields: Sequence[str] = (*spark_submit_window.SparkWindowOperator.template_fields, "accept_other_records")
-    registers = True
     verb: ClassVar[str] = "load"  # in the name of the Spark application
     ui_color = "#fbe9d0"
 
@@ -73,37 +72,16 @@ class LoadWindowOperator(spark_submit_window.SparkWindowOperator):
         self.max_windows_per_application = max_windows_per_application
         self.accept_other_records = accept_other_records
         self.fill_gaps = fill_gaps
-        self._shares = False  # whether its application loads the windows of other runs as well
-        self._beside: list[datetime] = []
 
     def execute(self, context: Context) -> dict[str, Any]:
         starts, ledger = self._starts(context), self.warehouse.ledger()
-        self._shares = self.windows is None and self.max_windows_per_application > 1
+        filled = set[datetime]()
         with task_context.fail_without_retry():
-            is_adopted = self._shares and waiting_runs.is_loaded_since_asked(ledger, self.pipeline, starts, context)
-            if is_adopted:
-                self.log.info("Another run's application has loaded this hour since this run was requested")
-            else:
-                windows = ledger.windows_at(self.pipeline.name, starts)
-                to_load = [window.interval for window in windows if window.needs_load]
-                empty = [window.interval.start for window in windows if not window.needs_load]
-                if empty:
-                    self.log.info("%d window(s) hold no record, which their boundaries prove", len(empty))
-                    reason = f"run {context['run_id']} found the window empty"
-                    ledger.end_attempts_at(self.pipeline.name, empty, reason, self._now())
-                is_adopted = self._load(ledger, to_load, context)
-        filled = self._filled(ledger, starts, context)
-        windows = ledger.windows_at(self.pipeline.name, starts)
-        task_context.add_to_outlet_events(context, self.outlets, windows)
-        return {
-            **task_context.event_extra(windows),
-            "adopted": is_adopted,
-            "filled": [model.instant_text(start) for start in filled],
-        }
-
-    def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:
-        """Topic and table. Called only by Airflow's OpenLineage provider, if installed."""
-        return assets.load_lineage(self.broker.client_config(), self.warehouse.url, self.pipeline)
+            to_load = self._windows_to_load(ledger, starts, context)
+            waiting, is_by_newer = self._load(ledger, to_load, context) if to_load is not None else ([], False)
+        if self.fill_gaps and self._is_shared:
+            filled = self._loaded_by_run(ledger, context) - {*starts, *waiting}
+        return self._report(ledger, starts, context, is_adopted=to_load is None or is_by_newer, filled=filled)
 
     def on_kill(self) -> None:
         """Ends the application and its attempts.
@@ -122,10 +100,11 @@ class LoadWindowOperator(spark_submit_window.SparkWindowOperator):
         if self._run is not None:
             self._run.end("the task was ended while it loaded")
 
-    def _load(self, ledger: Ledger, intervals: Sequence[model.Interval], context: Context) -> bool:
+    def _load(self, ledger: Ledger, intervals: Sequence[model.Interval], context: Context) -> tuple[list[datetime], bool]:
         """Loads our windows, and with them those of other waiting runs. The task fails only if ours are not loaded.
 
-        Returns whether a newer attempt than ours has loaded one of them: it began after our request, so it counts as ours.
+        Returns the windows that other runs wait for, and whether a newer attempt has loaded one of ours: it began after our
+        request, so it counts as ours.
         """
         environment: dict[str, str] = {}
         if self.credentials_in_environment:
@@ -138,53 +117,16 @@ class LoadWindowOperator(spark_submit_window.SparkWindowOperator):
             self.log.info("Loading %d window(s), from %s to %s", len(attempts), attempts[0].token, attempts[-1].token)
             self._submit(context, environment)
 
-        self._run = spark_submit.LoadRun(
-            ledger=ledger,
-            pipeline_name=self.pipeline.name,
-            definition=self.pipeline,
-            run_id=str(context["run_id"]),
-            try_number=int(context["ti"].try_number),
-            task=task_context.task_key(context),
-            submit=submit,
-            now=self._now,
-            say=self.log.info,
-        )
+        self._run = self._load_run(ledger, context)
         accepts_others = task_context.is_true(self.accept_other_records)
+        waiting: list[datetime] = []
         is_by_newer = False
         for group in spark_submit.in_groups(intervals):
             starts = [interval.start for interval in group]
-            beside = self._windows_beside(ledger, group[0], context) if self._shares else []
-            loaded = self._run.load(starts, beside, starts if accepts_others else ())
-            is_by_newer = is_by_newer or any(standing.is_loaded_by_newer for standing in loaded)
-        return is_by_newer
-
-    def _windows_beside(self, ledger: Ledger, own: model.Interval, context: Context) -> list[datetime]:
-        """Windows that other runs of the DAG wait for, and those that no run is to load."""
-        room = self.max_windows_per_application - 1
-        beside = waiting_runs.Beside(
-            ledger=ledger,
-            log=self.broker.log_offsets(),
-            pipeline_name=self.pipeline.name,
-            own=own,
-            now=self._now(),
-            grid=self.pipeline.grid,
-        )
-        self._beside = beside.hours(context, room)
-        if self._beside:
-            self.log.info("%d other runs wait for their hours, which are loaded in the same application", len(self._beside))
-        if not self.fill_gaps:
-            return self._beside
-        gaps = beside.missing_before(context, room - len(self._beside), {own.start, *self._beside})
-        if gaps:
-            self.log.info("%d hours before this one are missing and loaded with it: %s", len(gaps), ", ".join(map(str, gaps)))
-        return [*self._beside, *gaps]
-
-    def _filled(self, ledger: Ledger, starts: Sequence[datetime], context: Context) -> list[datetime]:
-        """Windows that this run's attempts loaded, earlier tries included, but that neither it nor a waiting run was for."""
-        if not (self.fill_gaps and self._shares):
-            return []
-        loaded = ledger.unaudited_of_run(self.pipeline.name, context["ti"].dag_id, str(context["run_id"]))
-        return sorted(loaded - {*starts, *self._beside})
+            waiting, gaps = self._windows_beside(ledger, group[0], context)
+            loaded = self._run.load(submit, starts, [*waiting, *gaps], starts if accepts_others else ())
+            is_by_newer = is_by_newer or any(outcome.is_loaded_by_newer for outcome in loaded)
+        return waiting, is_by_newer
 
 
 class ReplayOperator(LoadWindowOperator):

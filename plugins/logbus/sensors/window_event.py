@@ -21,7 +21,7 @@ from sqlalchemy import Engine
 
 from logbus.hooks.warehouse import WarehouseHook
 from logbus.model import Interval, Pipeline, instant_text, utc_now
-from logbus.sensors.window_loaded import AWAY, POLL_SECONDS_DEFAULT, Answer, ask_ledger
+from logbus.sensors.window_sensor import AWAY, POLL_SECONDS_DEFAULT, Answer, ask_ledger
 from logbus.windows.announcements import Stage, begin_watch, note_announced, unannounced
 
 try:

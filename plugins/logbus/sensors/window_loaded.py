@@ -5,32 +5,25 @@ day.
 
 A window is a range of offsets, named after the hour at which it begins. A DAG that selects rows by `_timestamp` should set
 `event_time`, to wait also for the later windows that may hold records of the interval.
-
-In the triggerer: one short query every `poll_seconds`, in a thread outside its event loop, on a connection that is closed in
-between. If the warehouse is slow or restarts, the wait goes on: hours of it should not fail because of one minute, and it
-ends with the sensor's own `timeout`.
 """
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Sequence
 from datetime import datetime, timedelta
-from typing import Any, TypeVar
+from typing import Any
 
 from airflow.sdk import Context
-from airflow.triggers.base import BaseTrigger, TriggerEvent
 from sqlalchemy import Engine
-from sqlalchemy.exc import InterfaceError, OperationalError
 
 from logbus import errors, links, model, task_context
 from logbus.hooks.warehouse import WarehouseHook
 from logbus.loads.stamped_hours import missing_of_stamped, windows_holding
-from logbus.sensors.window_sensor import WindowSensor
+from logbus.sensors.window_sensor import POLL_SECONDS_DEFAULT, LedgerSensor, LedgerTrigger
 from logbus.windows.coverage import missing_span
 
 
-class WindowLoadedSensor(WindowSensor):
+class WindowLoadedSensor(LedgerSensor):
     """Passes once every window of the pipeline within the run's data interval is loaded.
 
     Returns the loaded span. Waits for a pipeline that is not registered yet.
@@ -69,23 +62,6 @@ class WindowLoadedSensor(WindowSensor):
         self.pipeline_name = pipeline if isinstance(pipeline, str) else pipeline.name
         self.audited = audited
         self.warehouse_conn_id = warehouse_conn_id
-        self._has_answered = False
-
-    def poke(self, context: Context) -> bool:
-        """As in the triggerer, a warehouse that is away for a moment ends no wait. One that never answered is an error."""
-        try:
-            passes = super().poke(context)
-        except AWAY as error:
-            if not self._is_waiting(context):
-                raise
-            self.log.warning("The ledger did not answer, asking again in %g s: %s", self.poke_interval, error)
-            return False
-        self._has_answered = True
-        return passes
-
-    def _is_waiting(self, context: Context) -> bool:
-        """Whether the warehouse has answered before: this process, or the one that rescheduled the task."""
-        return self._has_answered or (self.reschedule and context["ti"].get_first_reschedule_date(context) is not None)
 
     def has_happened(self, context: Context) -> bool:
         missing = self.trigger_for(context).missing(WarehouseHook(self.warehouse_conn_id).ledger().engine)
@@ -119,21 +95,7 @@ class WindowLoadedSensor(WindowSensor):
         )
 
 
-POLL_SECONDS_DEFAULT = 30.0
-AWAY = (errors.WarehouseUnavailable, OperationalError, InterfaceError)
-Answer = TypeVar("Answer")
-
-
-def ask_ledger(hook: WarehouseHook, question: Callable[[Engine], Answer]) -> Answer:
-    """The answer of the ledger, on a connection that is closed afterwards: a thousand waits would hold a thousand of them."""
-    engine = hook.ledger().engine
-    try:
-        return question(engine)
-    finally:
-        engine.dispose()
-
-
-class WindowLoadedTrigger(BaseTrigger):
+class WindowLoadedTrigger(LedgerTrigger):
     """Fires when [start, end), instants as text, is covered by loaded windows of the pipeline; with `event_time`, when the
     records stamped within it are loaded (which ones: see `WindowLoadedSensor`)."""
 
@@ -163,19 +125,11 @@ class WindowLoadedTrigger(BaseTrigger):
         fields = ("pipeline", "start", "end", "audited", "event_time", "lateness_seconds", "warehouse_conn_id", "poll_seconds")
         return ("logbus.sensors.window_loaded.WindowLoadedTrigger", {name: getattr(self, name) for name in fields})
 
-    async def run(self) -> AsyncIterator[TriggerEvent]:
-        hook = WarehouseHook(self.warehouse_conn_id)
-        while not await self.is_loaded(hook):
-            await asyncio.sleep(self.poll_seconds)
-        yield TriggerEvent({"pipeline": self.pipeline, "start": self.start, "end": self.end})
+    def has_happened(self, engine: Engine) -> bool:
+        return self.missing(engine) is None
 
-    async def is_loaded(self, hook: WarehouseHook) -> bool:
-        """Whether the whole span is loaded now; False if the warehouse does not answer."""
-        try:
-            return await asyncio.to_thread(ask_ledger, hook, self.missing) is None
-        except AWAY as error:
-            self.log.warning("The ledger did not answer, asking again in %g s: %s", self.poll_seconds, error)
-            return False
+    def event(self) -> dict[str, Any]:
+        return {"pipeline": self.pipeline, "start": self.start, "end": self.end}
 
     def missing(self, engine: Engine) -> model.Interval | None:
         """The first part of the span that is not loaded yet; None once all of it is."""

@@ -1,4 +1,4 @@
-"""What both sensors share: check once, and only then wait, in the triggerer or by poking.
+"""What sensors share: check once, and only then wait, in the triggerer or by poking.
 
 Checking first lets a run for a past interval pass in one step, and it is what makes a retry harmless: deferring can race with the
 scheduler in Airflow 3 (a task that its trigger queues again before the scheduler has seen it defer is failed), so retries are on
@@ -7,17 +7,21 @@ by default, and a retry finds that what it waits for has happened.
 
 from __future__ import annotations
 
+import asyncio
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 from airflow.providers.common.compat.sdk import conf
 from airflow.sdk import BaseSensorOperator, Context
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
-from airflow.triggers.base import BaseTrigger
+from airflow.triggers.base import BaseTrigger, TriggerEvent
+from sqlalchemy import Engine
+from sqlalchemy.exc import InterfaceError, OperationalError
 
-from logbus import model, task_context
+from logbus import errors, model, task_context
+from logbus.hooks.warehouse import WarehouseHook
 
 RETRIES_DEFAULT = 2
 RETRY_DELAY_DEFAULT = timedelta(seconds=10)
@@ -91,3 +95,68 @@ class WindowSensor(BaseSensorOperator):
     @abstractmethod
     def trigger_for(self, context: Context) -> BaseTrigger:
         """The trigger that waits in the task's place."""
+
+
+POLL_SECONDS_DEFAULT = 30.0
+AWAY = (errors.WarehouseUnavailable, OperationalError, InterfaceError)
+Answer = TypeVar("Answer")
+
+
+def ask_ledger(hook: WarehouseHook, question: Callable[[Engine], Answer]) -> Answer:
+    """The answer of the ledger, on a connection that is closed afterwards: a thousand waits would hold a thousand of them."""
+    engine = hook.ledger().engine
+    try:
+        return question(engine)
+    finally:
+        engine.dispose()
+
+
+class LedgerSensor(WindowSensor):
+    """Base of the sensors that wait for the ledger."""
+
+    _has_answered = False
+
+    def poke(self, context: Context) -> bool:
+        """As in the triggerer, a warehouse that is away for a moment ends no wait. One that never answered is an error."""
+        try:
+            passes = super().poke(context)
+        except AWAY as error:
+            if not self._is_waiting(context):
+                raise
+            self.log.warning("The ledger did not answer, asking again in %g s: %s", self.poke_interval, error)
+            return False
+        self._has_answered = True
+        return passes
+
+    def _is_waiting(self, context: Context) -> bool:
+        """Whether the warehouse has answered before: this process, or the one that rescheduled the task."""
+        return self._has_answered or (self.reschedule and context["ti"].get_first_reschedule_date(context) is not None)
+
+
+class LedgerTrigger(BaseTrigger):
+    """Base of the triggers that wait for the ledger: fires once `has_happened`."""
+
+    warehouse_conn_id: str
+    poll_seconds: float
+
+    @abstractmethod
+    def has_happened(self, engine: Engine) -> bool:
+        """Whether it fires now."""
+
+    @abstractmethod
+    def event(self) -> dict[str, Any]:
+        """What the task that waits is told."""
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        hook = WarehouseHook(self.warehouse_conn_id)
+        while not await self.fires(hook):
+            await asyncio.sleep(self.poll_seconds)
+        yield TriggerEvent(self.event())
+
+    async def fires(self, hook: WarehouseHook) -> bool:
+        """Whether it has happened; False if the warehouse does not answer."""
+        try:
+            return await asyncio.to_thread(ask_ledger, hook, self.has_happened)
+        except AWAY as error:
+            self.log.warning("The ledger did not answer, asking again in %g s: %s", self.poll_seconds, error)
+            return False

@@ -11,17 +11,18 @@ from dataclasses import replace
 from typing import Annotated, Any, TypeVar
 
 import orjson
-from fastapi import APIRouter, Depends, HTTPException, Query, Request, Response
+from fastapi import APIRouter, Depends, HTTPException, Path, Query, Request, Response
 
 from logbus import errors, model
 from logbus.kafka import console_consumer, topic_list
 from logbus.kafka.groups import group_json
+from logbus.loads import record_trace
 from logbus.status import fleet, window_facts
-from logbus.web import access, actions, dag_runs, details, overview, request_context, sources, topic_records
+from logbus.web import access, actions, dag_runs, details, live_tail, overview, request_context, sources, topic_records
 from logbus.web.overview import HOURS_DEFAULT, HOURS_MAX, FleetReading, View
 from logbus.web.reading import REFRESH_SECONDS
 from logbus.windows import log_changes, sql_errors
-from logbus.windows.rows import Row
+from logbus.windows.rows import Row, to_pipeline
 
 NO_PIPELINE = "no pipeline is registered that you may see"
 
@@ -218,33 +219,104 @@ def get_topics(context: request_context.ContextDep) -> Response:
     return context.page(context.source.topics, error, {"warehouse": warehouse, "topics": listed})
 
 
+def filter_of(
+    text: str | None = None, key: str | None = None, header: Annotated[list[str] | None, Query()] = None
+) -> console_consumer.RecordFilter:
+    """Which records the request wants: `text` in the value, this `key`, each `header` as `name=value` or by its name."""
+    return console_consumer.RecordFilter.of(text, key, header or ())
+
+
+FilterDep = Annotated[console_consumer.RecordFilter, Depends(filter_of)]
+
+
 @router.get("/topics/{topic}/records")
 def get_records(
     context: request_context.ContextDep,
     topic: str,
+    chosen: FilterDep,
     partition: Annotated[int | None, Query(ge=0)] = None,
     since: str | None = None,
+    until: str | None = None,
     offset: Annotated[int | None, Query(ge=0)] = None,
+    starting_offsets: str | None = None,
+    ending_offsets: str | None = None,
     count: Annotated[int, Query(ge=1, le=topic_records.RECORDS_MAX)] = topic_records.RECORDS_DEFAULT,
 ) -> Response:
-    """Records of a topic: the last ones, or those from an instant or an offset on."""
+    """The last records, those from an instant or an offset on, or those of a range; or what a filter takes of them."""
     _require_visible_records(context, topic)
-    look = topic_records.RecordsLook(topic=topic, span=_place_of(since, offset, count), count=count, partition=partition)
+    is_search = chosen != console_consumer.EVERY_RECORD
+    look = topic_records.RecordsLook(
+        topic=topic,
+        span=_span_of(since, until, offset, None if is_search or starting_offsets else count),
+        count=count,
+        partition=partition,
+        bounds=_bounds_of(starting_offsets, ending_offsets),
+        filter=chosen,
+    )
+    if look.bounds is not None and (since or until or offset is not None):
+        raise HTTPException(400, "give starting_offsets and ending_offsets, or a time or an offset, not both")
     with request_context.http_errors():
-        records = topic_records.look_at(context.source.broker, look)
+        records = topic_records.look_at(context.source.broker, look, context.source.searches)
     return request_context.answer({**records, "now": model.instant_text(context.now), "refresh_seconds": REFRESH_SECONDS})
 
 
-def _place_of(since: str | None, offset: int | None, count: int) -> console_consumer.PositionSpan:
+@router.get("/topics/{topic}/records/{partition}/{offset}")
+def get_record_trace(
+    context: request_context.ContextDep,
+    topic: str,
+    partition: Annotated[int, Path(ge=0)],
+    offset: Annotated[int, Path(ge=0)],
+) -> Response:
+    """What became of one record: its window, and its row or dead letter, in each pipeline of the topic that the user may see."""
+    with request_context.http_errors():
+        reading = context.source.registered.get()
+        engine, visible = context.source.engine(), context.visible(reading)
+        of_topic = [row for row in reading.rows if row["topic"] == topic and row["name"] in visible]
+        pipelines = [to_pipeline(row) for row in of_topic if _is_of_this_broker(context, row)]
+        traces = [record_trace.trace_record(engine, pipeline, partition, offset) for pipeline in pipelines]
+    values = {"topic": topic, "partition": partition, "offset": offset, "pipelines": [trace.summary() for trace in traces]}
+    return request_context.answer({"now": model.instant_text(context.now), **values})
+
+
+@router.get("/topics/{topic}/tail")
+def get_tail(
+    context: request_context.ContextDep,
+    topic: str,
+    chosen: FilterDep,
+    partition: Annotated[int | None, Query(ge=0)] = None,
+    next_offsets: str | None = None,
+) -> Response:
+    """A topic's newest records; with the `next_offsets` of the answer before, those that have arrived since."""
+    _require_visible_records(context, topic)
+    offsets = None if next_offsets is None else topic_records.parsed_offsets(next_offsets)
+    with request_context.http_errors():
+        view = context.source.tail(topic).view(offsets, chosen, partition)
+    now = model.instant_text(context.now)
+    return request_context.answer({**view.summary(), "topic": topic, "now": now, "refresh_seconds": live_tail.TURN_SECONDS})
+
+
+def _span_of(since: str | None, until: str | None, offset: int | None, last: int | None) -> console_consumer.PositionSpan:
+    """From an instant or an offset on; without either the last records, or from the beginning on if there is no `last`."""
     if since is not None and offset is not None:
         raise HTTPException(400, "give since or offset, not both: each says where to begin")
+    until_ms = None if until is None else model.milliseconds(request_context.wanted_instant(until))
     if since is not None:
-        return console_consumer.PositionSpan(
-            kind=console_consumer.PositionKind.SINCE, number=model.milliseconds(request_context.wanted_instant(since))
-        )
+        number = model.milliseconds(request_context.wanted_instant(since))
+        return console_consumer.PositionSpan(kind=console_consumer.PositionKind.SINCE, number=number, until_ms=until_ms)
     if offset is not None:
-        return console_consumer.PositionSpan(kind=console_consumer.PositionKind.OFFSET, number=offset)
-    return console_consumer.PositionSpan(kind=console_consumer.PositionKind.BEFORE_END, number=count)
+        return console_consumer.PositionSpan(kind=console_consumer.PositionKind.OFFSET, number=offset, until_ms=until_ms)
+    if last is None or until is not None:
+        return console_consumer.PositionSpan(until_ms=until_ms)
+    return console_consumer.PositionSpan(kind=console_consumer.PositionKind.BEFORE_END, number=last)
+
+
+def _bounds_of(starting: str | None, ending: str | None) -> dict[int, console_consumer.OffsetBounds] | None:
+    if starting is None and ending is None:
+        return None
+    starts, ends = (topic_records.parsed_offsets(text or "") for text in (starting, ending))
+    if starts.keys() != ends.keys():
+        raise HTTPException(400, "starting_offsets and ending_offsets (exclusive) must name the same partitions")
+    return {part: console_consumer.OffsetBounds(start_offset=start, end_offset=ends[part]) for part, start in starts.items()}
 
 
 def _require_visible_records(context: request_context.RequestContext, topic: str) -> None:
@@ -280,6 +352,24 @@ def get_groups(context: request_context.ContextDep) -> Response:
     groups, error = _read_or_error(context.source.groups.get)
     listed = [group_json(group, groups.ends) for group in groups.groups] if groups else []
     return context.page(context.source.groups, error, {"groups": listed})
+
+
+NOT_YOUR_CONNECTION = (
+    "what Airflow's connection {conn_id} may do is shown to those who may see it; an administrator of Airflow can give your role "
+    "that right"
+)
+
+
+@router.get("/connection")
+def get_connection(context: request_context.ContextDep) -> Response:
+    """What the connection to the broker may do, for those who may see it in Airflow: its user is named."""
+    if not access.may_read_connection(context.user, context.kafka_conn_id):
+        raise HTTPException(403, NOT_YOUR_CONNECTION.format(conn_id=context.kafka_conn_id))
+    reading, error = _read_or_error(context.source.rights.get)
+    values: dict[str, Any] = {"conn_id": context.kafka_conn_id, "resources": None, "left_out": 0}
+    if reading is not None:
+        values |= {"resources": [resource.summary() for resource in reading.resources], "left_out": reading.left_out}
+    return context.page(context.source.rights, error, values)
 
 
 Value = TypeVar("Value")

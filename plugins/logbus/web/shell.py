@@ -20,13 +20,14 @@ from logbus.web.plugin import NAV_ROUTE
 
 STATIC_DIRECTORY = Path(__file__).parent / "static"
 
-Page = Literal["ingestion", "window", "pipeline", "topics", "records"]
+Page = Literal["ingestion", "window", "pipeline", "topics", "records", "connection"]
 TITLES: dict[Page, str] = {
     "ingestion": "Ingestion",
     "window": "Window",
     "pipeline": "Pipeline",
     "topics": "Topics and groups",
     "records": "Records",
+    "connection": "What this connection may do",
 }
 
 POLICY = (

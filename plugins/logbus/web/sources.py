@@ -10,7 +10,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from threading import Lock
+from threading import BoundedSemaphore, Lock
 from typing import Any, TypeVar
 
 import orjson
@@ -20,13 +20,14 @@ from sqlalchemy import Engine
 from logbus import errors, model
 from logbus.hooks.broker import BrokerHook
 from logbus.hooks.warehouse import WarehouseHook
-from logbus.kafka import cluster, topic_list
+from logbus.kafka import cluster, rights, topic_list
 from logbus.kafka.client import Client, PartitionId
 from logbus.kafka.groups import GroupReading, end_offsets_of
 from logbus.kafka.groups import Groups as AllGroups
 from logbus.kafka.topics import Topics
 from logbus.loads.engine import connect
 from logbus.status.fleet import read_registered
+from logbus.web import live_tail, topic_records
 from logbus.web.overview import pipelines_json, read, read_span
 from logbus.web.reading import LazyEngine, Reading
 from logbus.windows.sql_errors import ledger_errors
@@ -96,10 +97,15 @@ class PageSource:
         self._clock = clock
         self._lock = Lock()
         self._spans: OrderedDict[tuple[model.Interval, tuple[str, str] | None], Reading[SpanOverview]] = OrderedDict()
+        self._tails: OrderedDict[str, live_tail.LiveTail] = OrderedDict()
+        self.searches = BoundedSemaphore(topic_records.SEARCHES_MAX)
         self.registered = self._shared(lambda engine: read_registered(engine, now()))
         self.fleet = self._shared(lambda engine: read(engine, topic_list.TopicBatches(broker), rates, now()))
         self.topics: Reading[list[topic_list.TopicReading]] = Reading(lambda: self._topics(broker, rates, now), clock)
         self.groups: Reading[GroupsRead] = Reading(lambda: self._groups(broker), clock)
+        self.rights: Reading[rights.ConnectionRights] = Reading(
+            lambda: rights.read_rights(broker, self._registered_topics()), clock
+        )
 
     def overview(self, span: model.Interval, run: tuple[str, str] | None = None) -> Reading[SpanOverview]:
         """The overview of a span; `run` (dag id, run id) marks the hours that a Dag run worked on."""
@@ -111,12 +117,29 @@ class PageSource:
                 self._spans.popitem(last=False)
             return self._spans[span, run]
 
+    def tail(self, topic: str) -> live_tail.LiveTail:
+        """The tail of a topic, shared by all pages that follow it."""
+        with self._lock:
+            if topic not in self._tails:
+                self._tails[topic] = live_tail.LiveTail(self.broker, topic, self._clock)
+            self._tails.move_to_end(topic)
+            while len(self._tails) > live_tail.TAILS_MAX:
+                self._tails.popitem(last=False)
+            return self._tails[topic]
+
     def log_offsets(self) -> Topics:
         """For questions about one topic."""
         return Topics(self.broker)
 
     def close(self) -> None:
         self._engine.close()
+
+    def _registered_topics(self) -> set[str]:
+        """Those of the ledger's pipelines; none if it cannot be asked."""
+        try:
+            return {row["topic"] for row in self.registered.get().rows}
+        except errors.UserError:
+            return set()
 
     def _span_overview(self, span: model.Interval, run: tuple[str, str] | None) -> Reading[SpanOverview]:
         def make(engine: Engine) -> SpanOverview:

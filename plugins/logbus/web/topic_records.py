@@ -1,4 +1,8 @@
-"""Records of a topic: its last ones, those from an instant on, or those from an offset on. Commits nothing.
+"""Records of a topic: its last ones, those from an instant or an offset on, or those that a filter takes. Commits nothing.
+
+A broker cannot filter, so a search reads all records of its span, in steps: each request reads on from where the one before
+it ended, within limits on bytes, records and seconds, and answers with what it has found and where to go on. Nothing is kept
+between two steps. The span's end is fixed by the first, so that a search ends although producers continue.
 
 Open to users who may see a pipeline that loads the topic, or who may read the broker's connection in Airflow, with which they
 could read the topic themselves. A topic's name (the page of topics) gives nothing away; records may.
@@ -6,9 +10,12 @@ could read the topic themselves. A topic's name (the page of topics) gives nothi
 
 from __future__ import annotations
 
+import re
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from threading import BoundedSemaphore
 from typing import Any
 
 from confluent_kafka import Message
@@ -24,39 +31,56 @@ RECORDS_MAX = 100  # of a look, and of each partition that is looked at
 SECONDS_MAX = 4.0  # the user waits; what has arrived by then is shown, and marked as not all
 VALUE_BYTES_MAX = 20_000
 BYTES_MAX = 32 * 1024 * 1024  # held at once, in an api-server: a hundred records of many partitions may be gigabytes
+SEARCHED_RECORDS_MAX = 200_000  # of a step, as are SECONDS_MAX and BYTES_MAX
+SEARCHES_MAX = 4  # at once, of an api-server: each holds one of its threads, and reads as fast as the broker delivers
+OFFSETS = re.compile(r"\d{1,9}:\d{1,18}(,\d{1,9}:\d{1,18})*")
 SETTINGS: Mapping[str, Any] = {"fetch.wait.max.ms": 20, "queued.max.messages.kbytes": 16_384}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecordsLook:
-    """Where to look: at the last records unless `span` says otherwise, in one partition or in all."""
+    """Where to look: in `bounds`, offsets by partition, if they are given; otherwise in `span`, in one partition or in all."""
 
     topic: str
     span: console_consumer.PositionSpan
     count: int = RECORDS_DEFAULT
     partition: int | None = None
+    bounds: Mapping[int, console_consumer.OffsetBounds] | None = None
+    filter: console_consumer.RecordFilter = console_consumer.EVERY_RECORD
 
 
-def look_at(client: Client, look: RecordsLook) -> dict[str, Any]:
-    """As JSON-ready values. `TopicMissing`, `AccessDenied`, `BrokerUnavailable`; 400: no such partition."""
+def look_at(client: Client, look: RecordsLook, searches: BoundedSemaphore) -> dict[str, Any]:
+    """As JSON-ready values. `TopicMissing`, `AccessDenied`, `BrokerUnavailable`; 400: no such partition; 429: as `one_of`."""
     log = topics.Topics(client)
     partition_ids = log.topic(look.topic).partitions
+    requested = look.bounds or ([] if look.partition is None else [look.partition])
     try:
-        partitions = console_consumer.chosen_partitions(
-            look.topic, partition_ids, [] if look.partition is None else [look.partition]
-        )
+        partitions = console_consumer.chosen_partitions(look.topic, partition_ids, requested)
     except errors.UserError as error:
         raise HTTPException(400, str(error)) from None
     bounds = console_consumer.offset_bounds(log, look.topic, partitions, look.span, READ_COMMITTED, {})
+    if look.bounds is not None:
+        bounds = {part: inside(look.bounds[part], bounds[part]) for part in partitions}
+    facts = {"topic": look.topic, "partitions": _partition_facts(log, look.topic, partition_ids)}
+    if look.filter != console_consumer.EVERY_RECORD:
+        with one_of(searches):
+            return {**facts, **search(client, look, bounds)}
     messages, is_whole = read(client, look.topic, {part: bounded(part_bounds, look) for part, part_bounds in bounds.items()})
-    ordered = sorted(messages, key=lambda message: (message.timestamp()[1], message.partition(), message.offset()))
     is_last = look.span.kind is console_consumer.PositionKind.BEFORE_END
-    return {
-        "topic": look.topic,
-        "partitions": _partition_facts(log, look.topic, partition_ids),
-        "records": [record_json(message) for message in (ordered[-look.count :] if is_last else ordered[: look.count])],
-        "is_whole": is_whole,
-    }
+    ordered = in_order_of_time(messages)
+    shown = ordered[-look.count :] if is_last else ordered[: look.count]
+    return {**facts, "records": [record_json(message) for message in shown], "is_whole": is_whole, "search": None}
+
+
+def in_order_of_time(messages: list[Message]) -> list[Message]:
+    return sorted(messages, key=lambda message: (message.timestamp()[1], message.partition(), message.offset()))
+
+
+def inside(stretch: console_consumer.OffsetBounds, log_bounds: console_consumer.OffsetBounds) -> console_consumer.OffsetBounds:
+    """Without what the log does not hold, or no longer."""
+    return console_consumer.OffsetBounds(
+        start_offset=max(stretch.start_offset, log_bounds.start_offset), end_offset=min(stretch.end_offset, log_bounds.end_offset)
+    )
 
 
 def bounded(stretch: console_consumer.OffsetBounds, look: RecordsLook) -> console_consumer.OffsetBounds:
@@ -71,17 +95,102 @@ def read(client: Client, topic: str, bounds: Mapping[int, console_consumer.Offse
     until, bytes_read, messages = time.monotonic() + SECONDS_MAX, 0, list[Message]()
 
     def is_enough() -> bool:
-        return time.monotonic() > until or bytes_read > BYTES_MAX
+        return time.monotonic() > until or bytes_read >= BYTES_MAX
 
+    for batch in _batches(client, topic, bounds, is_enough):
+        messages += batch
+        bytes_read += sum(len(message) + len(message.key() or b"") for message in batch)
+    return messages, not is_enough()
+
+
+def _batches(
+    client: Client, topic: str, bounds: Mapping[int, console_consumer.OffsetBounds], is_enough: Callable[[], bool]
+) -> Iterator[list[Message]]:
     request = console_consumer.ReadRequest(topic=topic)
     reader = console_consumer.consumer(client.config, request, None, settings=SETTINGS)
     try:
-        for batch in console_consumer.ConsoleConsumer(reader, request, bounds).batches(is_enough):
-            messages += batch
-            bytes_read += sum(len(message.value() or b"") + len(message.key() or b"") for message in batch)
-        return messages, not is_enough()
+        yield from console_consumer.ConsoleConsumer(reader, request, bounds).batches(is_enough)
     finally:
         reader.close()
+
+
+@dataclass(slots=True, kw_only=True)
+class SearchStep:
+    """What one request of a search has read so far, and where it would go on: the next offset by partition."""
+
+    look: RecordsLook
+    positions: dict[int, int]
+    messages: list[Message] = field(default_factory=list)
+    records_read: int = 0
+    bytes_read: int = 0
+
+    def take(self, batch: Sequence[Message]) -> None:
+        """Ends in the middle of a batch if that holds the last record that is shown."""
+        for message in batch:
+            if len(self.messages) == self.look.count:
+                break
+            self.positions[message.partition()] = message.offset() + 1
+            self.records_read += 1
+            self.bytes_read += len(message) + len(message.key() or b"")
+            if self.look.filter.takes(message):
+                self.messages.append(message)
+
+    def is_full(self) -> bool:
+        limits = (len(self.messages) >= self.look.count, self.bytes_read >= BYTES_MAX, self.records_read >= SEARCHED_RECORDS_MAX)
+        return any(limits)
+
+
+def search(client: Client, look: RecordsLook, bounds: Mapping[int, console_consumer.OffsetBounds]) -> dict[str, Any]:
+    """One step, as JSON-ready values. `next_offsets` is null where the span is read to its end."""
+    step = SearchStep(look=look, positions={part: stretch.start_offset for part, stretch in bounds.items()})
+    until = time.monotonic() + SECONDS_MAX
+
+    def is_enough() -> bool:
+        return time.monotonic() > until or step.is_full()
+
+    for batch in _batches(client, look.topic, bounds, is_enough):
+        step.take(batch)
+    ends = {part: stretch.end_offset for part, stretch in bounds.items()}
+    # The last offsets of a stretch may hold no record: read to its end is one that ended by itself.
+    rest = {part: offset for part, offset in step.positions.items() if offset < ends[part]} if is_enough() else {}
+    total = sum(max(0, stretch.end_offset - stretch.start_offset) for stretch in bounds.values())
+    left = sum(ends[part] - offset for part, offset in rest.items())
+    return {
+        "records": [record_json(message) for message in in_order_of_time(step.messages)],
+        "is_whole": True,
+        "search": {
+            "records_read": step.records_read,
+            "bytes_read": step.bytes_read,
+            "offsets_read": total - left,
+            "offsets_left": left,
+            "next_offsets": offsets_text(rest) if rest else None,
+            "ending_offsets": offsets_text({part: ends[part] for part in rest}),
+        },
+    }
+
+
+@contextmanager
+def one_of(searches: BoundedSemaphore) -> Iterator[None]:
+    """A place among the searches of this process; 429 if all are taken: nobody waits, as that would hold a thread, too."""
+    if not searches.acquire(blocking=False):
+        raise HTTPException(429, f"{SEARCHES_MAX} searches are running already: continue when one of them has ended")
+    try:
+        yield
+    finally:
+        searches.release()
+
+
+def offsets_text(offsets: Mapping[int, int]) -> str:
+    """Offsets by partition as they stand in an address: `0:17,3:5`."""
+    return ",".join(f"{partition}:{offset}" for partition, offset in sorted(offsets.items()))
+
+
+def parsed_offsets(text: str) -> dict[int, int]:
+    """The offsets of such a text; 400 for any other."""
+    if not OFFSETS.fullmatch(text):
+        raise HTTPException(400, f"{text[:100]!r} are not offsets by partition: write them like 0:17,3:5")
+    pairs = [pair.split(":") for pair in text.split(",")]
+    return {int(partition): int(offset) for partition, offset in pairs}
 
 
 def _partition_facts(log: topics.Topics, topic: str, partitions: Sequence[int]) -> list[dict[str, Any]]:

@@ -33,6 +33,16 @@ def test_a_load_puts_exactly_the_windows_records_into_the_target(bench: Bench) -
     assert bench.rows() == sorted(HOUR_TEN + HOUR_ELEVEN)
 
 
+def test_the_rows_of_one_record_are_its_own(bench: Bench) -> None:
+    bench.start(10).load()
+    window = bench.world.ledger.window("p", at(10))
+    (row,) = bench.sink.rows_of(window, 1, 0)
+    assert (row["line"], row["_offset"], row["_window_start"]) == ("line 1/0", 0, at(10))
+    assert bench.sink.rows_of(window, 1, 2) == []  # of the next hour
+    bench.reader.repeat_row(0)
+    assert len(bench.sink.rows_of(window, 1, 0)) == 2
+
+
 def test_a_reload_gives_the_same_rows_and_the_same_fingerprint(bench: Bench) -> None:
     bench.start(10).load()
     bench.start(11).load()

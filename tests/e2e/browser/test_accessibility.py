@@ -52,6 +52,8 @@ def test_no_page_breaks_a_rule_of_accessibility(size: tuple[int, int], open_page
         ("topics", page.locator(".opener").first),
         ("pipeline?pipeline=access_log", heading("What it is")),
         ("records?topic=app_events", page.locator(".record").first),
+        ("records?topic=access_log&partition=0&offset=0", page.locator(".trace dl")),
+        ("connection", page.locator(".opener").first),
         (window("clickstream", 2), heading("No load has begun")),
         ("ingestion?warehouse_conn_id=warehouse_empty", heading("No pipeline yet")),
         (window(orders.NAME, orders.MANY_DEAD), page.locator("#state")),

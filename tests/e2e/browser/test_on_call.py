@@ -13,6 +13,8 @@ from playwright.sync_api import Error as PlaywrightError
 from playwright.sync_api import Locator, Page, expect
 
 from tests.support.browsing import Open
+from tests.support.seeded_platform import SCRIPT, SeededPlatform
+from tests.support.topics import create_topic, send
 
 Find = Callable[[Page], Locator]
 CLICKS_MAX = 2
@@ -152,6 +154,61 @@ def test_records_are_looked_at_from_their_end_from_a_time_and_from_an_offset(ope
     page.get_by_label("From when on, in UTC").fill("2001-01-01T00:00:00")
     page.get_by_label("From when on, in UTC").press("Tab")
     expect(records.first).to_contain_text("partition 1, offset 0")
+
+
+def test_a_record_is_found_and_leads_to_its_hour_and_back(open_page: Open) -> None:
+    page = open_page("admin", "logbus/ui/records?topic=access_log")
+    records, state = page.locator(".record"), page.get_by_role("status").first
+    expect(records).to_have_count(20)
+    page.get_by_label("Partition", exact=True).select_option("partition 0")  # whose dead letters the page of the hour shows first
+    page.get_by_label("Text in the value").fill("not a line of a log")
+    page.get_by_label("Text in the value").press("Enter")
+    expect(state).to_contain_text(re.compile(r"^Searched: [\d,]+ offsets, .* [1-9]\d* found"))
+    expect(records.first).to_contain_text(SCRIPT)
+    expect(page.locator(".copyable code")).to_have_text(
+        "logbus consume access_log -p 0 -o beginning -c 20 --text 'not a line of a log'"
+    )
+    name = str(records.first.locator("b").first.text_content())
+    records.first.get_by_text("Its hour and its row").click()
+    expect(records.first.locator(".trace")).to_contain_text("a dead letter: it did not parse")
+    records.first.locator(".trace a").nth(1).click()
+    page.locator("#dead-letters").get_by_role("link", name=name, exact=True).click()
+    expect(records.first).to_contain_text(SCRIPT)
+    expect(records.first.locator(".trace")).to_contain_text("NotCombinedLogLine")  # opened: this one was asked for
+    page.go_back()
+    page.get_by_role("link", name="those of this hour").click()
+    expect(page.get_by_label("Where to begin")).to_have_value("range")
+    records.first.get_by_text("Its hour and its row").click()
+    expect(records.first.locator(".trace")).to_contain_text("1 row of access_log")
+    assert page.errors == []  # type: ignore[attr-defined]
+
+
+def test_a_topic_is_followed_until_that_is_stopped(open_page: Open, platform: SeededPlatform) -> None:
+    topic = "followed"
+    create_topic(platform.bootstrap, topic)
+    page = open_page("admin", f"logbus/ui/records?topic={topic}")
+    page.get_by_role("button", name="Follow").click()
+    expect(page.get_by_role("status").first).to_have_text("Following: 0 records")
+    send(platform.bootstrap, topic, [{"value": "first"}])
+    expect(page.locator(".record")).to_contain_text(["first"])
+    send(platform.bootstrap, topic, [{"value": "second"}])
+    expect(page.locator(".record")).to_contain_text(["second", "first"])
+    expect(page.locator(".copyable code")).to_have_text(f"logbus consume {topic} -o end -f")
+    page.get_by_role("button", name="Stop following").click()
+    expect(page.get_by_text("nothing is read any more")).to_be_visible()
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    page.get_by_role("button", name="Look", exact=True).click()
+    expect(page.locator(".record")).to_have_count(2)
+    assert [url for url in asked if "/tail" in url] == []
+
+
+def test_what_the_connection_may_do_is_a_table(open_page: Open) -> None:
+    page = open_page("admin", "logbus/ui/connection")
+    row = page.get_by_role("table", name="Topics").get_by_role("row", name="access_log")
+    expect(row.locator("td")).to_contain_text(["access_log", *["yes"] * 8])
+    row.get_by_role("button").click()
+    expect(page.get_by_text("Nothing is lacking.")).to_be_visible()
 
 
 def test_what_a_record_holds_is_text(open_page: Open) -> None:

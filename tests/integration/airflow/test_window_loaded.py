@@ -87,11 +87,11 @@ def test_the_trigger_fires_when_the_whole_span_is_audited(frozen: World) -> None
     class Watched(WindowLoadedTrigger):
         looks = 0
 
-        async def is_loaded(self, hook: WarehouseHook) -> bool:
+        async def fires(self, hook: WarehouseHook) -> bool:
             self.looks += 1
             if self.looks == 3:
                 frozen.mark(10, loaded_attempt=1, audited_at=NOW)
-            return await super().is_loaded(hook)
+            return await super().fires(hook)
 
     async def events() -> list[Any]:
         return [event.payload async for event in waiting.run()]
@@ -103,5 +103,5 @@ def test_the_trigger_fires_when_the_whole_span_is_audited(frozen: World) -> None
 
 def test_no_connection_is_held_while_it_waits(frozen: World) -> None:
     hook = WarehouseHook()
-    assert not asyncio.run(WindowLoadedTrigger(pipeline="p", **SPAN).is_loaded(hook))
+    assert not asyncio.run(WindowLoadedTrigger(pipeline="p", **SPAN).fires(hook))
     assert hook.get_engine().pool.checkedin() == 0  # type: ignore[attr-defined]

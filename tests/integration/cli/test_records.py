@@ -41,6 +41,9 @@ def lines(*numbers: int) -> str:
         (("-o", "s@0"), range(10)),
         (("-o", "e@2015-05-17T10:00:00Z"), ()),
         (("-f", "-c", "10"), range(10)),
+        (("--text", "line 7"), (7,)),
+        (("-o", "3", "--text", "line", "-c", "2"), (3, 4)),
+        (("--key", "none"), ()),
     ],
 )
 def test_a_stretch_of_a_topic_is_printed(run: Run, made: str, words: tuple[str, ...], numbers: Any) -> None:

@@ -2,7 +2,8 @@
 .venv/bin/activate`, and the output the pages promise.
 
 Real broker, PostgreSQL and Spark, through the commands alone. What the tutorial has run, up to names, the README's reader does not
-run again. The DAG of the tutorial's last step runs in tests/e2e/test_tutorial_dag.py, `make demo` in tests/e2e/test_demo.py.
+run again. Airflow reads the DAG of the last step in tests/e2e/conftest.py; one like it, and `make demo`, run in
+tests/e2e/test_demo.py.
 """
 
 from __future__ import annotations

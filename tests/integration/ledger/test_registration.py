@@ -206,7 +206,7 @@ def test_an_attempt_keeps_the_definition_it_was_begun_with(world: World) -> None
     (attempt,) = world.ledger.begin_attempts("p", [at(10)], "run", 1, NOW)
     world.register(parse="json", settings=ONE_COLUMN)
     with world.ledger.engine.connect() as connection:
-        found = attempts.find(connection, "p", attempt.token)
+        (found,) = attempts.find(connection, "p", [attempt.token])
     assert found.definition is not None
     assert pipeline_of(found.definition) == wanted
 

@@ -288,6 +288,124 @@ def test_a_record_is_shown_with_its_key_its_headers_and_bytes_that_are_no_text(p
     assert (len(large["value"]), large["value_is_cut"], large["value_bytes"]) == (20_000, True, 30_000)
 
 
+def steps(places: UiClient, path: str, **wish: Any) -> list[dict[str, Any]]:
+    """A search to its end, as a page continues it."""
+    answers = [places.json(path, **wish)]
+    while (search := answers[-1]["search"])["next_offsets"]:
+        go_on = {"starting_offsets": search["next_offsets"], "ending_offsets": search["ending_offsets"]}
+        kept = {name: value for name, value in wish.items() if name in ("text", "key", "header", "count")}
+        answers.append(places.json(path, **kept, **go_on))
+    return answers
+
+
+def test_a_search_reads_its_span_in_bounded_steps_and_finds_each_record_once(
+    places: UiClient, broker: AnyBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = "searched"
+    create_topic(broker.bootstrap, name, partitions=2, config=ANY_TIME)
+    places.connections.add("kafka_default")
+    producer = Producer({"bootstrap.servers": broker.bootstrap})
+    for number in range(2_000):
+        headers = [("host", b"web%d" % (number % 3))]
+        value = b"status %d" % (500 if number % 100 == 0 else 200)
+        producer.produce(name, value, b"%d" % number, partition=number % 2, headers=headers, timestamp=1_000_000 + number)
+    producer.flush(PATIENCE_SECONDS)
+    monkeypatch.setattr(topic_records, "SECONDS_MAX", PATIENCE_SECONDS)
+    path, matches = f"/api/topics/{name}/records", [(0, offset) for offset in range(0, 1_000, 50)]
+    (whole,) = steps(places, path, text="status 500", count=100)
+    assert (offsets_of(whole), whole["search"]["offsets_read"]) == (matches, 2_000)
+    monkeypatch.setattr(topic_records, "SEARCHED_RECORDS_MAX", 300)
+    bounded = steps(places, path, text="status 500", count=100)
+    assert sorted(place for step in bounded for place in offsets_of(step)) == matches
+    searches = [step["search"] for step in bounded]
+    assert sum(search["records_read"] for search in searches) == sum(search["offsets_read"] for search in searches) == 2_000
+    assert all(search["records_read"] <= 300 + 1_000 for search in searches)  # it looks at its limits after each batch
+    assert (len(bounded) > 1, searches[-1]["offsets_left"]) == (True, 0)
+    few = steps(places, path, text="status 500", count=3)
+    assert [place for step in few for place in offsets_of(step)] == matches
+    assert max(len(offsets_of(step)) for step in few) == 3
+    places.seconds += 100
+    assert offsets_of(places.json(path, key="7", partition=1)) == [(1, 3)]
+    since, until = "1970-01-01T00:16:40.300Z", "1970-01-01T00:16:40.600Z"
+    span = steps(places, path, since=since, until=until, header="host=web0", text="500")
+    assert [place for step in span for place in offsets_of(step)] == [(0, 150)]
+    assert sum(step["search"]["offsets_read"] for step in span) == 300
+    of_range = places.json(path, starting_offsets="0:4,1:998", ending_offsets="0:6,1:2000")
+    assert sorted(offsets_of(of_range)) == [(0, 4), (0, 5), (1, 998), (1, 999)]
+    searches_now = application.state.sources.get("warehouse_default", "kafka_default").searches
+    for _ in range(topic_records.SEARCHES_MAX):
+        searches_now.acquire()
+    assert (places.get(path, params={"text": "x"}).status_code, places.get(path).status_code) == (429, 200)
+
+
+def test_a_tail_shows_what_arrives_to_all_who_follow_and_passes_over_what_is_too_much(
+    places: UiClient, broker: AnyBroker
+) -> None:
+    name = "followed"
+    create_topic(broker.bootstrap, name, partitions=2, config=ANY_TIME)
+    places.connections.add("kafka_default")
+    producer = Producer({"bootstrap.servers": broker.bootstrap})
+
+    def send(count: int, partition: int = 0) -> None:
+        for number in range(count):
+            producer.produce(name, b"line %d" % number, partition=partition, timestamp=1_000)
+        producer.flush(PATIENCE_SECONDS)
+
+    def tail(**wish: Any) -> dict[str, Any]:
+        places.seconds += 2
+        return dict(places.get(f"/api/topics/{name}/tail", params=wish).raise_for_status().json())
+
+    send(30)
+    first = tail()
+    assert (offsets_of(first), first["next_offsets"]) == ([(0, offset) for offset in range(10, 30)], "0:30,1:0")
+    send(1, partition=1)
+    send(2)
+    second = tail(next_offsets=first["next_offsets"])
+    assert (sorted(offsets_of(second)), second["passed_over"]) == ([(0, 30), (0, 31), (1, 0)], 0)
+    late = tail(next_offsets=first["next_offsets"], partition=0, text="line 1")  # another page, of what was read already
+    assert (offsets_of(late), late["passed_over"], late["next_offsets"]) == ([(0, 31)], 0, second["next_offsets"])
+    send(70)
+    third = tail(next_offsets=second["next_offsets"])
+    assert (len(third["records"]), offsets_of(third)[-1], third["passed_over"]) == (50, (0, 101), 20)
+    send(40)
+    places.seconds += 60  # nobody asked: it begins anew, and does not catch up
+    after = tail(next_offsets=third["next_offsets"])
+    assert (len(after["records"]), after["passed_over"]) == (20, 20)
+
+
+def test_a_record_leads_to_its_window_and_to_what_became_of_it(places: UiClient, own: RealPipeline, engine: Engine) -> None:
+    load(own, engine.url.render_as_string(hide_password=False), 12, bad=frozenset({4}))
+    own.freeze(13)
+    fates = {}
+    for partition, offset in ((0, 0), (1, 2), (0, 4), (0, 6), (0, 9)):
+        (trace,) = places.json(f"/api/topics/{own.name}/records/{partition}/{offset}")["pipelines"]
+        fates[partition, offset] = (trace["fate"], (trace["window"] or {}).get("start"), len(trace["rows"]))
+    assert fates == {
+        (0, 0): ("loaded", instant_text(at(10)), 1),
+        (1, 2): ("loaded", instant_text(at(12)), 1),
+        (0, 4): ("dead letter", instant_text(at(12)), 0),
+        (0, 6): ("not loaded yet", instant_text(at(13)), 0),
+        (0, 9): ("in no window yet", None, 0),
+    }
+    (trace,) = places.json(f"/api/topics/{own.name}/records/0/0")["pipelines"]
+    assert (trace["rows"][0]["_offset"], trace["rows"][0]["_window_start"]) == (0, instant_text(at(10)))
+    with engine.begin() as connection:
+        connection.execute(text(f'drop table "{own.name}" cascade'))
+    (trace,) = places.json(f"/api/topics/{own.name}/records/0/0")["pipelines"]
+    assert (trace["fate"], "does not exist" in trace["problem"]) == ("unknown", True)
+    remember_dag(own.ledger, own.name, "secret")
+    assert places.json(f"/api/topics/{own.name}/records/0/0")["pipelines"] == []
+
+
+def test_what_a_connection_may_do_is_for_those_who_may_see_it(places: UiClient, own: RealPipeline) -> None:
+    refused = places.get("/api/connection")
+    assert (refused.status_code, "kafka_default" in refused.json()["detail"]) == (403, True)
+    places.connections.add("kafka_default")
+    rights = {(one["kind"], one["name"]): one for one in places.json("/api/connection")["resources"]}
+    assert rights["topic", own.name]["operations"]["Delete"] is True  # our broker refuses nobody
+    assert (rights["cluster", ""]["lacking"], rights["topic", own.name]["problem"]) == ({}, None)
+
+
 def test_a_look_at_large_records_holds_only_so_many_and_says_so(
     places: UiClient, broker: AnyBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -330,7 +448,15 @@ def test_a_connection_that_is_not_the_default_is_for_those_who_may_see_it(
     monkeypatch.setenv("AIRFLOW_CONN_TEAM_DB", warehouse(warehouse_url))
     of_hour = f"/api/windows/{own.name}/{instant_text(at(10))}"
     paths = ["/api/overview", f"/api/pipelines/{own.name}", "/api/topics", "/api/groups", of_hour, f"{of_hour}/replay_plan"]
-    paths += [f"{of_hour}/waiting", f"/api/topics/{own.name}/records", f"/windows/{own.name}"]
+    records = f"/api/topics/{own.name}/records"
+    paths += [
+        f"{of_hour}/waiting",
+        records,
+        f"{records}/0/0",
+        f"/api/topics/{own.name}/tail",
+        "/api/connection",
+        f"/windows/{own.name}",
+    ]
     for named in ({"kafka_conn_id": "kafka_prod"}, {"warehouse_conn_id": "team_db"}, {"warehouse_conn_id": "nowhere"}):
         for path in paths:
             answer = places.get(path, params=named)
@@ -385,7 +511,14 @@ def test_the_hours_of_a_run_are_for_those_who_may_see_a_pipeline_of_its_dag(
 
 NONSENSE: list[dict[str, Any]] = [
     *({"since": "yesterday"}, {"since": "2015-05-17T10:00:00Z", "offset": 1}, {"partition": 99}),
-    *({"count": 0}, {"count": 5000}, {"offset": -1}),
+    *(
+        {"count": 0},
+        {"count": 5000},
+        {"offset": -1},
+        {"starting_offsets": "0:1"},
+        {"starting_offsets": "0-1", "ending_offsets": "0:1"},
+    ),
+    {"starting_offsets": "0:1", "ending_offsets": "0:2", "offset": 1},
 ]
 
 

@@ -69,6 +69,9 @@ class Sink(Protocol):
     def recount(self, window: model.FrozenWindow) -> Mapping[int, model.PartitionTally]:
         """Counts the window's public rows and dead letters again, by partition, for the audit."""
 
+    def rows_of(self, window: model.FrozenWindow, partition: int, offset: int) -> Sequence[Mapping[str, Any]]:
+        """The public rows of one record, column by column: one if it is loaded. `ROWS_OF_RECORD_MAX` at most."""
+
     def compare_values(self, window: model.FrozenWindow) -> tally.ValuesReport:
         """Takes the checksums of the window's public rows and dead letters again and compares them with those of its load."""
 
@@ -78,6 +81,9 @@ class Sink(Protocol):
     def discard(self, attempt: model.Attempt) -> None:
         """Removes what was staged by an attempt that will never commit. What is public is never touched."""
 
+
+# One is right; more than this need not be shown to see that it is wrong.
+ROWS_OF_RECORD_MAX = 5
 
 MakeSink = Callable[[model.Pipeline, Engine], Sink]
 
@@ -111,4 +117,4 @@ def each_sink_once() -> Callable[[model.Pipeline, Engine], Sink]:
     return get
 
 
-__all__ = ["SINKS", "MaintenanceOptions", "Sink", "each_sink_once", "sink_for"]
+__all__ = ["ROWS_OF_RECORD_MAX", "SINKS", "MaintenanceOptions", "Sink", "each_sink_once", "sink_for"]

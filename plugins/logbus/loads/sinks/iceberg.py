@@ -30,7 +30,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pyarrow as pa
-from pyiceberg.expressions import EqualTo
+from pyiceberg.expressions import And, EqualTo
 from pyiceberg.io.pyarrow import parquet_file_to_data_file
 from pyiceberg.table import Table, Transaction
 from pyiceberg.table.metadata import TableMetadata
@@ -44,7 +44,7 @@ from logbus.loads import commit_checks, tally, target
 from logbus.loads.commit import commit_in, committed_counts, connection_died
 from logbus.loads.directory import AttemptFile, Directory
 from logbus.loads.engine import copy_uri
-from logbus.loads.sinks import MaintenanceOptions, data_files, iceberg_table, snapshot_entry
+from logbus.loads.sinks import ROWS_OF_RECORD_MAX, MaintenanceOptions, data_files, iceberg_table, snapshot_entry
 from logbus.loads.sinks.postgres import create_dead_letters, create_for_current, seal
 from logbus.windows.rows import ATTEMPT_RUNNING, COMMITTED, FAILED, SUPERSEDED
 from logbus.windows.table_names import TableName, parse_table
@@ -213,6 +213,11 @@ class IcebergSink:
         """The window's public rows, only the columns that are counted."""
         scan = self.table().scan(row_filter=_window_filter(interval), selected_fields=tuple(data_files.COUNTED_COLUMNS))
         return scan.to_arrow_batch_reader()
+
+    def rows_of(self, window: model.FrozenWindow, partition: int, offset: int) -> Sequence[Mapping[str, Any]]:
+        of_record = And(_window_filter(window.interval), EqualTo("_partition", partition), EqualTo("_offset", offset))
+        rows: list[dict[str, Any]] = self.table().scan(row_filter=of_record, limit=ROWS_OF_RECORD_MAX).to_arrow().to_pylist()
+        return rows
 
     def compare_values(self, window: model.FrozenWindow) -> tally.ValuesReport:
         then = tally.published_checksums(window)

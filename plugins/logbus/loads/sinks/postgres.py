@@ -24,12 +24,14 @@ from logbus.loads import attempts as attempts_of
 from logbus.loads import commit, commit_checks, maintenance, tally, target
 from logbus.loads.attempts import lock_if_current
 from logbus.loads.engine import copy_uri
-from logbus.loads.sinks import MaintenanceOptions
+from logbus.loads.sinks import ROWS_OF_RECORD_MAX, MaintenanceOptions
 from logbus.windows.sql_errors import UNDEFINED_TABLE, sqlstate_of
 from logbus.windows.table_names import TASK_COLUMN, parse_table, sealed, staging
 
 # A writer that outlived its task locks its table until its transaction ends; longer than this and the window fails.
 SEAL_LOCK_TIMEOUT_MS = 30_000
+
+ROWS_TIMEOUT_MS = 5_000  # somebody waits who looks at one record
 
 TASK_DEFINITION = f"{TASK_COLUMN} bigint not null"
 
@@ -85,6 +87,15 @@ class PostgresSink:
     def recount(self, window: model.FrozenWindow) -> Mapping[int, model.PartitionTally]:
         with self.engine.connect() as connection:
             return tally.count_window(connection, window, self.target)
+
+    def rows_of(self, window: model.FrozenWindow, partition: int, offset: int) -> Sequence[Mapping[str, Any]]:
+        values = {**target.window_parameters(window), "partition": partition, "offset": offset}
+        condition = f"{target.ROWS_OF_WINDOW} and _partition = :partition and _offset = :offset"
+        statement = text(f"select * from {self.target.sql} where {condition} limit {ROWS_OF_RECORD_MAX}")
+        with self.engine.begin() as connection:
+            # A table has no index on the offsets: the hour is searched, of a partitioned table its leaf alone.
+            connection.execute(text(f"set local statement_timeout = {ROWS_TIMEOUT_MS}"))
+            return [dict(row) for row in connection.execute(statement, values).mappings()]
 
     def compare_values(self, window: model.FrozenWindow) -> tally.ValuesReport:
         with self.engine.connect() as connection:

@@ -10,6 +10,7 @@ import { followTheme } from "./theme.js";
 const PAGES = [
   ["ingestion", "Ingestion"],
   ["topics", "Topics and groups"],
+  ["connection", "Connection"],
 ];
 const TICK_MS = 1000;
 

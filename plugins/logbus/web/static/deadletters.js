@@ -4,16 +4,17 @@
 import { h } from "./dom.js";
 import { bytes, many, MISSING, moment, whole } from "./format.js";
 import { copyable } from "./prose.js";
+import { recordAddress } from "./record.js";
 import { sum } from "./sums.js";
 
-function sample(record) {
+function sample(record, topic) {
   return h(
     "div",
     { class: "sample" },
     h(
       "div",
       { class: "line" },
-      h("span", { class: "quiet" }, `partition ${record.partition}, offset ${record.offset}`),
+      h("a", { href: recordAddress(topic, record) }, `partition ${record.partition}, offset ${record.offset}`),
       h("span", { class: "quiet" }, moment(record.timestamp)),
       record.key ? h("span", { class: "quiet" }, "key ", h("code", {}, record.key)) : null,
     ),
@@ -26,7 +27,7 @@ function sample(record) {
   );
 }
 
-function shape(one, letters) {
+function shape(one, letters, topic) {
   return h(
     "section",
     { class: "shape" },
@@ -46,7 +47,7 @@ function shape(one, letters) {
       ),
     ),
     h("p", {}, one.error),
-    one.samples.map(sample),
+    one.samples.map((record) => sample(record, topic)),
     one.samples.length < one.count ? h("p", { class: "quiet" }, `the first ${one.samples.length} of ${whole(one.count)}`) : null,
   );
 }
@@ -64,7 +65,7 @@ export function deadLettersPanel(data) {
       "Dead letters ",
       h("span", { class: "quiet" }, `${many(letters.total, "record")} that did not parse; none of them is lost`),
     ),
-    letters.shapes.map((one) => shape(one, letters)),
+    letters.shapes.map((one) => shape(one, letters, data.topic)),
     told < letters.total ? h("p", { class: "quiet" }, `and ${whole(letters.total - told)} that fail in other ways`) : null,
     h("p", { class: "quiet" }, "All of them: ", copyable(`logbus dead-letter show --pipeline ${data.pipeline} ${data.start}`)),
   );

@@ -65,8 +65,16 @@ export class Poll {
     window.clearTimeout(this.timer);
   }
 
+  // For good: what is under way is not shown either.
+  stop() {
+    this.turn += 1;
+    this.isStopped = true;
+    this.rest();
+  }
+
   async now() {
     this.rest();
+    if (this.isStopped) return;
     const turn = (this.turn += 1);
     try {
       const data = await ask(this.address());

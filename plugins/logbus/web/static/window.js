@@ -78,6 +78,7 @@ function facts(data) {
     ["Loaded", moment(data.loaded_at)],
     ["Audited", moment(data.audit?.audited_at ?? data.audited_at)],
     ["Topic", data.topic ? h("a", { href: pageAddress("records", { topic: data.topic }) }, data.topic) : MISSING],
+    ["Records", data.ranges?.length ? h("a", { href: recordsOf(data) }, "those of this hour") : MISSING],
     ["Dags", dags.length ? dags.flatMap((link, index) => (index ? [", ", link] : [link])) : MISSING],
   ];
   return h(
@@ -86,6 +87,12 @@ function facts(data) {
     h("h2", {}, "About this hour"),
     listed(rows),
   );
+}
+
+// The page of records over exactly the offsets of this hour.
+function recordsOf({ topic, ranges }) {
+  const offsets = (name) => ranges.map((range) => `${range.partition}:${range[name]}`).join(",");
+  return pageAddress("records", { topic, starting_offsets: offsets("start_offset"), ending_offsets: offsets("end_offset") });
 }
 
 function warnings(data) {

@@ -13,6 +13,7 @@ from logbus.kafka.console_consumer import (
     PositionSpan,
     ReadFailed,
     ReadRequest,
+    RecordFilter,
     chosen_partitions,
     offset_bounds,
     parse_span,
@@ -106,3 +107,24 @@ def test_an_error_that_the_client_does_not_mend_ends_a_members_reading(code: int
     failed = Message(topic="t", partition=0, error=KafkaError(code))
     with pytest.raises(kind, match=words):
         next(ConsoleConsumer(Consumer(failed), ReadRequest(topic="t"), group="g").batches())  # type: ignore[arg-type]
+
+
+RECORD = Message("t", 0, 7, b"host", b'{"status": 500}', headers=[("trace", b"x1"), ("trace", b"x2"), ("gone", None)])
+NULL = Message("t", 0, 8)
+
+
+@pytest.mark.parametrize(
+    ("text", "key", "headers", "takes"),
+    [
+        *((None, None, (), (True, True)), ("", None, (), (True, True)), ("500", None, (), (True, False))),
+        *(("501", None, (), (False, False)), (None, "host", (), (True, False)), (None, "hos", (), (False, False))),
+        *((None, None, ("trace",), (True, False)), (None, None, ("trace=x2",), (True, False))),
+        *((None, None, ("trace=x",), (False, False)), (None, None, ("gone",), (True, False)), (None, None, ("gone=",), (False, False))),
+        *((None, None, ("trace=x1", "gone"), (True, False)), ("500", "web2", (), (False, False))),
+    ],
+)  # fmt: skip
+def test_a_filter_takes_records_for_which_all_of_it_holds(
+    text: str | None, key: str | None, headers: tuple[str, ...], takes: tuple[bool, bool]
+) -> None:
+    chosen = RecordFilter.of(text, key, headers)
+    assert (chosen.takes(RECORD), chosen.takes(NULL)) == takes

@@ -80,12 +80,12 @@ def failing(error: Exception) -> WarehouseHook:
     ],
 )
 def test_a_warehouse_that_is_away_is_waited_for(error: Exception) -> None:
-    assert asyncio.run(WindowLoadedTrigger(pipeline="p", **SPAN).is_loaded(failing(error))) is False
+    assert asyncio.run(WindowLoadedTrigger(pipeline="p", **SPAN).fires(failing(error))) is False
 
 
 def test_a_wrong_request_fails_the_wait_at_once() -> None:
     with pytest.raises(UserError, match="newer"):
-        asyncio.run(WindowLoadedTrigger(pipeline="p", **SPAN).is_loaded(failing(UserError("install a newer logbus"))))
+        asyncio.run(WindowLoadedTrigger(pipeline="p", **SPAN).fires(failing(UserError("install a newer logbus"))))
 
 
 def test_it_is_rebuilt_from_what_it_is_stored_as() -> None:

@@ -29,7 +29,7 @@ def ask(method: str, path: str, app: FastAPI = module.app, **headers: str) -> ht
 
 @pytest.mark.parametrize("route", ROUTES, ids=lambda route: route.path)
 def test_every_route_asks_who_is_there(route: Route) -> None:
-    path = route.path.format(pipeline="p", start="2015-05-17T10:00:00Z", page="window", topic="t")
+    path = route.path.format(pipeline="p", start="2015-05-17T10:00:00Z", page="window", topic="t", partition=0, offset=0)
     for method in route.methods or ():
         assert ask(method, path).status_code in (401, 403), path
 

@@ -1,0 +1,184 @@
+"""The second half of a load: what became of its windows, according to the ledger.
+
+LoadWindowOperator looks when the application that it submitted is over. `VerifyLoadOperator` looks after another operator has
+submitted it, and waits where that operator did not: until each attempt is committed, failed or superseded, or its driver is no
+longer heard of.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Collection, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+from airflow.sdk import Context
+from airflow.sdk.exceptions import AirflowFailException
+from sqlalchemy import Engine
+
+from logbus import assets, errors, model, spark_submit, task_context
+from logbus.hooks.warehouse import WarehouseHook
+from logbus.loads import attempts as attempts_of
+from logbus.loads.ledger import Ledger
+from logbus.operators import window_operator
+from logbus.sensors import window_sensor
+
+STARTUP_TIMEOUT_SECONDS = 3_600
+FAILED_STATES = ("failed", "upstream_failed")
+
+
+class ReportsLoad(window_operator.OverWindows):
+    """Mixed into the operators at whose end windows are loaded: what they return and announce."""
+
+    outlets: Sequence[Any]
+
+    def _report(
+        self, ledger: Ledger, starts: Sequence[datetime], context: Context, *, is_adopted: bool, filled: Collection[datetime]
+    ) -> dict[str, Any]:
+        windows = ledger.windows_at(self.pipeline.name, starts)
+        task_context.add_to_outlet_events(context, self.outlets, windows)
+        return {
+            **task_context.event_extra(windows),
+            "adopted": is_adopted,
+            "filled": [model.instant_text(start) for start in sorted(filled)],
+        }
+
+    def _loaded_by_run(self, ledger: Ledger, context: Context) -> set[datetime]:
+        """Windows that this run's attempts loaded, earlier tries included, and that are not audited."""
+        return ledger.unaudited_of_run(self.pipeline.name, context["ti"].dag_id, str(context["run_id"]))
+
+    def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:
+        """Topic and table. Called only by Airflow's OpenLineage provider, if installed."""
+        return assets.load_lineage(self.broker.client_config(), self.warehouse.url, self.pipeline)
+
+
+class VerifyLoadOperator(ReportsLoad, window_operator.WindowOperator, window_sensor.LedgerSensor):
+    """Verify a load that BeginLoadOperator began and another operator submitted: the ledger decides, whatever that operator
+    reports. Fails with the driver's own error, or says which attempt took over; the windows are then loaded by clearing the task
+    that began them.
+
+    Waits while the application may still commit (`poke_interval`, `timeout`, `mode`, `deferrable` as of a sensor), unless the
+    task before it has failed. It runs whatever became of that task (`trigger_rule`), and ends the attempts of an application
+    that is over, so that nothing commits later than it returns.
+
+    Returns what LoadWindowOperator returns.
+
+    :param begun: what BeginLoadOperator returned: `begin.output` (templated)
+    :param startup_timeout_seconds: how long the application may take until its driver reports for the first time: the queue of
+        a cluster, pulling an image. A driver that has reported is given up after five minutes of silence.
+    """
+
+    template_fields: Sequence[str] = ("begun", *window_operator.CONNECTION_FIELDS)
+    ui_color = "#fbe9d0"
+
+    def __init__(
+        self,
+        *,
+        begun: Mapping[str, Any],
+        startup_timeout_seconds: float = STARTUP_TIMEOUT_SECONDS,
+        trigger_rule: str = "all_done",
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(multiple_outputs=True, trigger_rule=trigger_rule, **kwargs)
+        self.begun: Any = begun
+        self.startup_timeout_seconds = startup_timeout_seconds
+
+    def has_happened(self, context: Context) -> bool:
+        self._validate_begun(context)
+        if self._failed_before(context):
+            return True
+        return self.trigger_for(context).has_happened(self.warehouse.ledger().engine)
+
+    def outcome(self, context: Context) -> dict[str, Any]:
+        self._validate_begun(context)
+        ledger, starts = self.warehouse.ledger(), task_context.window_starts(self.begun["starts"])
+        with contextlib.suppress(errors.UserError):  # a run without an interval
+            if starts != [task_context.run_interval(context).start]:
+                self.windows = self.begun["starts"]  # for the link
+        is_adopted = self.begun["adopted"]
+        if self.begun["attempts"]:
+            with ledger.engine.connect() as connection:
+                attempts = attempts_of.find(connection, self.pipeline.name, self.begun["attempts"])
+            self._end_silent(ledger, attempts, context)
+            try:
+                own = spark_submit.verify(ledger, attempts, starts, self._now(), self.log.info)
+            except errors.LoadFailed as error:  # no later look finds more: only new attempts help
+                raise AirflowFailException(str(error)) from error
+            is_adopted = any(outcome.is_loaded_by_newer for outcome in own)
+        filled: set[datetime] = set()
+        if self.begun["fills_gaps"]:
+            filled = self._loaded_by_run(ledger, context) - {*starts, *task_context.window_starts(self.begun["waiting"])}
+        return self._report(ledger, starts, context, is_adopted=is_adopted, filled=filled)
+
+    def trigger_for(self, context: Context) -> LoadOverTrigger:
+        return LoadOverTrigger(
+            pipeline=self.pipeline.name,
+            attempts=list(self.begun["attempts"]),
+            startup_timeout_seconds=self.startup_timeout_seconds,
+            warehouse_conn_id=self.warehouse_conn_id,
+            poll_seconds=self.poke_interval,
+            now=self._now,
+        )
+
+    def _end_silent(self, ledger: Ledger, attempts: Sequence[model.Attempt], context: Context) -> None:
+        """Ends attempts that still run; those of `attempts` that have committed stay as they are."""
+        failed = self._failed_before(context)
+        reason = (
+            f"the submission failed: task {', '.join(failed)}"
+            if failed
+            else f"no driver reported within {self.startup_timeout_seconds:.0f} s, or it has not been heard of since"
+        )
+        ledger.fail_attempts(attempts, reason, self._now())
+
+    def _validate_begun(self, context: Context) -> None:
+        if self.begun is None:
+            failed = self._failed_before(context)
+            if failed:
+                raise AirflowFailException(f"no load was begun: task {', '.join(failed)} failed")
+            self._skip_without_windows()
+
+    def _failed_before(self, context: Context) -> list[str]:
+        """The tasks directly before this one that have failed in this run."""
+        before, run_id = sorted(self.upstream_task_ids), str(context["run_id"])
+        if not before:
+            return []
+        states = context["ti"].get_task_states(dag_id=context["ti"].dag_id, task_ids=before, run_ids=[run_id])
+        return [task_id for task_id, state in states.get(run_id, {}).items() if state in FAILED_STATES]
+
+
+class LoadOverTrigger(window_sensor.LedgerTrigger):
+    """Fires when none of these attempts of the pipeline (`START=NUMBER`) may still commit, or all have."""
+
+    def __init__(
+        self,
+        *,
+        pipeline: str,
+        attempts: Sequence[str],
+        startup_timeout_seconds: float = STARTUP_TIMEOUT_SECONDS,
+        warehouse_conn_id: str = WarehouseHook.default_conn_name,
+        poll_seconds: float = window_sensor.POLL_SECONDS_DEFAULT,
+        now: Callable[[], datetime] = model.utc_now,
+    ) -> None:
+        super().__init__()
+        self.pipeline = pipeline
+        self.attempts = attempts
+        self.startup_timeout_seconds = startup_timeout_seconds
+        self.warehouse_conn_id = warehouse_conn_id
+        self.poll_seconds = poll_seconds
+        self._now = now
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        fields = ("pipeline", "attempts", "startup_timeout_seconds", "warehouse_conn_id", "poll_seconds")
+        return ("logbus.operators.verify_load.LoadOverTrigger", {name: getattr(self, name) for name in fields})
+
+    def has_happened(self, engine: Engine) -> bool:
+        if not self.attempts:
+            return True
+        with engine.connect() as connection:
+            attempts = attempts_of.find(connection, self.pipeline, self.attempts)
+        startup_timeout = timedelta(seconds=self.startup_timeout_seconds)
+        outcomes = attempts_of.outcomes_of(engine, attempts, self._now())
+        return not any(outcome.may_commit(self._now(), startup_timeout) for outcome in outcomes)
+
+    def event(self) -> dict[str, Any]:
+        return {"pipeline": self.pipeline, "attempts": self.attempts}
