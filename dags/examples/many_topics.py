@@ -1,13 +1,15 @@
 """Airflow DAGs for many topics at once: a single call makes one DAG and one table per topic.
 
-All of them are parsed the same way here. A topic that needs different settings is passed as a `Pipeline`, or gets its own call.
+Most of them are parsed the same way here. A topic that needs different settings is passed as a `Pipeline`, or gets its own call:
+that of visits is loaded in days of Berlin, which have 23 or 25 hours when clocks change.
 """
 
 from __future__ import annotations
 
-from logbus.pipelines import many_topics
+from logbus.pipelines import define_pipeline, many_topics
 
-TOPICS = ["orders", "payments"]
+VISITS = define_pipeline("visits", parse="json", columns={"visitor": "bigint"}, every="1d", timezone="Europe/Berlin")
+TOPICS = ["orders", "payments", VISITS]
 
 many_topics(
     TOPICS,

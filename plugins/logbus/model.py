@@ -119,6 +119,10 @@ class Grid:
         """The window that begins there."""
         return Interval(start, self.after(start))
 
+    def has(self, interval: Interval) -> bool:
+        """Whether the interval is one of its windows: one may be frozen off the grid, by hand or by another schedule."""
+        return self.floor(interval.start) == interval.start and self.after(interval.start) == interval.end
+
     def windows(self, start: datetime, end: datetime) -> Iterator[Interval]:
         """The whole windows within [start, end); one begins at `start`."""
         while (following := self.after(start)) <= end:

@@ -30,7 +30,8 @@ START = datetime(2015, 5, 17, tzinfo=UTC)
 HOURS = 6
 VIEWS_PER_HOUR = 5
 PAGE_VIEWS, BY_HOUR, BY_DAY, SIZES = "page_views", "page_views_by_hour", "page_views_by_day", "page_views_partition_sizes"
-ORDERS, MAINTENANCE = "orders", "logbus_maintenance"
+VISITS, MAINTENANCE = "visits", "logbus_maintenance"
+SHORT_DAY = Interval(datetime(2015, 3, 28, 23, tzinfo=UTC), datetime(2015, 3, 29, 22, tzinfo=UTC))  # of Berlin: 23 hours
 LINK = "Window in the ledger"
 Rows = Callable[[str], list[Any]]
 
@@ -78,11 +79,15 @@ def backfilled(stack: LocalStack, api: AirflowApi, rows: Rows, day_report: ApiDa
 
 @pytest.fixture(scope="module")
 def asked(stack: LocalStack, api: AirflowApi, backfilled: list[ApiDagRun]) -> dict[str, ApiDagRun]:
-    """Runs by their DAGs: an hour of one of the many topics, an ad hoc program, the housekeeping DAGs, and one hour cleared."""
-    airflow_runs.produce_json(
-        stack, ORDERS, [(at(hour), {"id": number, "amount": 1.5}) for number, hour in enumerate((0.1, 0.2, 1.1))]
-    )
-    runs = {name: airflow_runs.ask_for_run(api, name, Interval(at(0), at(1))) for name in (ORDERS, SIZES)}
+    """Runs by their DAGs: an ad hoc program, the housekeeping DAGs, and one hour cleared. Beside them a backfill of the day of one
+    of the many topics."""
+    second = timedelta(seconds=1)
+    visits = (SHORT_DAY.start - second, SHORT_DAY.start, SHORT_DAY.end - second, SHORT_DAY.end)
+    airflow_runs.produce_json(stack, VISITS, [(visited, {"visitor": number}) for number, visited in enumerate(visits)])
+    day = instant_text(SHORT_DAY.start)
+    airflow_runs.unpause_without_the_hour_that_is_due(api, VISITS)
+    api.request("POST", "/api/v2/backfills", json={"dag_id": VISITS, "from_date": day, "to_date": day, "max_active_runs": 1})
+    runs = {SIZES: airflow_runs.ask_for_run(api, SIZES, Interval(at(0), at(1)))}
     runs[MAINTENANCE] = api.trigger(MAINTENANCE)
     api.unpause(MAINTENANCE)
     runs[PAGE_VIEWS] = max(backfilled, key=lambda found: found.run_id)
@@ -176,9 +181,17 @@ def test_a_clear_is_a_new_asking_so_the_hour_is_loaded_again(
     assert rows(fingerprints) == [(1,)]
 
 
-def test_one_of_many_topics_is_loaded_by_its_own_dag(asked: dict[str, ApiDagRun], api: AirflowApi) -> None:
-    run = finished(api, asked[ORDERS])
+def test_one_of_many_topics_is_loaded_by_its_own_dag_in_days_of_its_own(api: AirflowApi, engine: Engine, rows: Rows) -> None:
+    """Airflow's backfill itself finds the day on which the clocks changed."""
+    [run] = airflow_runs.wait_for_runs(api, VISITS, 1, kind="backfill")
+    api.pause(VISITS)
     assert (api.xcom(run, "load")["loaded"], api.xcom(run, "audit")["audited"]) == (2, 1)
+    window = Ledger(engine).window(VISITS, SHORT_DAY.start)
+    assert (window.interval, window.record_count, str(window.state)) == (SHORT_DAY, 2, "audited")
+    assert rows(f"select visitor from {VISITS} where _window_start = '{instant_text(SHORT_DAY.start)}' order by 1") == [
+        (1,),
+        (2,),
+    ]
 
 
 def test_an_ad_hoc_spark_program_reads_exactly_the_hour(asked: dict[str, ApiDagRun], stack: LocalStack, api: AirflowApi) -> None:

@@ -14,13 +14,13 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from itertools import pairwise
 from typing import Any
 
 from sqlalchemy import Connection, text
 
-from tests.proof.truth import HOUR, OUT_OF_SIGHT, Place, Record, Row, Truth, Try, Window, ms, parsed
+from tests.proof.truth import OUT_OF_SIGHT, Place, Record, Row, Truth, Try, Window, ms, parsed
 
 PARSES = ("lines", "json")
 
@@ -37,9 +37,14 @@ class Checker(Truth):
     """One pipeline's truth against the product's claims. `files` reads an hour of a table of files; None: a PostgreSQL table."""
 
     def __init__(
-        self, name: str, *, healthy: bool, files: Callable[[datetime], Iterable[Mapping[str, Any]]] | None = None
+        self,
+        name: str,
+        length: timedelta,
+        *,
+        healthy: bool,
+        files: Callable[[datetime], Iterable[Mapping[str, Any]]] | None = None,
     ) -> None:
-        super().__init__()
+        super().__init__(length)
         self.name, self.healthy, self.files = name, healthy, files
         self.counts: Counter[str] = Counter()
 
@@ -186,7 +191,7 @@ class Checker(Truth):
         for earlier, later in pairwise(windows):
             for number in earlier.ranges.keys() & later.ranges.keys():
                 end, start = earlier.ranges[number][1], later.ranges[number][0]
-                if start < end or (start > end and later.start == earlier.start + HOUR):
+                if start < end or (start > end and later.start == earlier.end):
                     raise Violation(
                         "hole", f"partition {number}: {earlier.start:%H} ends at {end}, {later.start:%H} begins at {start}"
                     )
@@ -209,13 +214,13 @@ class Checker(Truth):
 
     def reach(self, window: Window) -> dict[int, int]:
         """By partition, where the last of the hours ends that follow this one without a gap."""
-        while following := self.known.windows.get(window.start + HOUR):
+        while following := self.known.windows.get(window.end):
             window = following
         return {number: end for number, (_, end) in window.ranges.items()}
 
 
 def is_of(record: Record, window: Window) -> bool:
-    return window.start <= record.at < window.start + HOUR
+    return window.start <= record.at < window.end
 
 
 def published(row: Row, expected: Row | None) -> Row:

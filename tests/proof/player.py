@@ -83,6 +83,7 @@ class Player:
         self.hand = ByHand(bench.engine, self.name, self.directory if story.sink == "iceberg" else None)
         self.truth = Checker(
             self.name,
+            story.length,
             healthy=not story.faults,
             files=self.hand.public_rows if story.sink == "iceberg" else None,
         )
@@ -99,6 +100,7 @@ class Player:
             "topic": self.name,
             "table": self.name,
             "parse": self.parse,
+            "interval": self.story.length,
             "lateness": LATENESS,
             "settings": settings,
         }
@@ -148,8 +150,11 @@ class Player:
     # The ordinary day
 
     def closed(self) -> list[datetime]:
-        count = (self.now - LATENESS - FIRST) // HOUR
-        return [FIRST + number * HOUR for number in range(count)]
+        count = (self.now - LATENESS - FIRST) // self.story.length
+        return [FIRST + number * self.story.length for number in range(count)]
+
+    def interval(self, start: datetime) -> Interval:
+        return Interval(start, start + self.story.length)
 
     def freeze(self, places: Sequence[float]) -> None:
         for place in places:
@@ -157,12 +162,12 @@ class Player:
 
     def freeze_hour(self, start: datetime) -> None:
         with self.refusable("freeze", start):
-            self.froze(self.ledger.freeze_or_get(self.name, Interval(start, start + HOUR), self.log.asked, self.now))
+            self.froze(self.ledger.freeze_or_get(self.name, self.interval(start), self.log.asked, self.now))
 
     def freeze_backlog(self) -> None:
         """As a catch-up does: adjacent hours together, or one by one if that is impossible."""
         known = self.truth.known.windows
-        for touching in runs(Interval(start, start + HOUR) for start in self.closed() if start not in known):
+        for touching in runs(self.interval(start) for start in self.closed() if start not in known):
             together: list[FrozenWindow] | None = None
             with self.refusable("freeze"):
                 pipeline = self.ledger.pipeline(self.name)
@@ -402,7 +407,7 @@ class Player:
         frozen = sorted(self.truth.known.windows)
         with self.refusable("register"):
             self.ledger.register(pipeline, self.log.asked, self.now)
-            window = self.ledger.freeze_or_get(other, Interval(frozen[-1], frozen[-1] + HOUR), self.log.asked, self.now)
+            window = self.ledger.freeze_or_get(other, self.interval(frozen[-1]), self.log.asked, self.now)
             (attempt,) = self.ledger.begin_attempts(other, [window.interval.start], "stranger", 1, self.now)
             limit, commit.SWAPPED_ROWS_MIN = commit.SWAPPED_ROWS_MIN, 0 if swaps else commit.SWAPPED_ROWS_MIN
             try:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Any
 
 
@@ -38,11 +39,12 @@ class Story:
     partitions: int
     parse: str
     gaps: bool
+    length: timedelta  # of a window
     steps: tuple[Step, ...]
     faults: tuple[str, ...]
 
     def __str__(self) -> str:
-        head = f"seed {self.seed}: {self.sink}, {self.partitions} partitions, parse {self.parse}, offset_gaps {self.gaps}"
+        head = f"seed {self.seed}: {self.sink}, {self.partitions} partitions, parse {self.parse}, offset_gaps {self.gaps}, every {self.length}"
         return "\n".join([f"{head}, faults: {', '.join(self.faults) or 'none'}", *(f"  {step}" for step in self.steps)])
 
 
@@ -189,6 +191,9 @@ NOT_WITH_GAPS = ("reader_skips",)
 ONLY_WITH_GAPS = ("compacted", "hanging", "shortened")
 
 
+LENGTHS = [timedelta(minutes=minutes) for minutes in (60, 60, 60, 30, 20)]
+
+
 def draw(seed: int, wanted: str | None = None, *, on_a_broker: bool = False) -> Story:
     """The story of a seed. `wanted`: a fault, or an element of an ordinary day, that it must contain."""
     rng = random.Random(seed)
@@ -205,6 +210,7 @@ def draw(seed: int, wanted: str | None = None, *, on_a_broker: bool = False) -> 
         partitions=rng.choice([1, 1, 2]),
         parse=rng.choice(["lines", "lines", "json"]),
         gaps=gaps,
+        length=random.Random(f"length {seed}").choice(LENGTHS),
         steps=tuple(without_2099(step) if on_a_broker else step for step in draw_steps(rng, sink, faults, wanted)),
         faults=tuple(faults),
     )

@@ -70,6 +70,7 @@ class Window:
     """A frozen hour: `held` are its records as they were then, `rows` what the table must hold since the last load."""
 
     start: datetime
+    end: datetime
     frozen: int  # when, in events
     chain: int
     ranges: Ranges
@@ -92,7 +93,7 @@ class Lost(NamedTuple):
 
     def may_be_of(self, window: Window) -> bool:
         """Whether the record would have been in this window, had it existed when that was frozen."""
-        is_of = window.start <= self.record.at < window.start + HOUR
+        is_of = window.start <= self.record.at < window.end
         return self.when < window.frozen and is_of and (self.behind is None or window.start >= self.behind)
 
 
@@ -114,9 +115,10 @@ class Known:
 
 
 class Truth:
-    """One pipeline's records and hours."""
+    """One pipeline's records and hours, which are windows of this length."""
 
-    def __init__(self) -> None:
+    def __init__(self, length: timedelta = HOUR) -> None:
+        self.length = length
         self.parts: list[Partition] = []
         self.known = Known()
         self.log = 0  # how often the topic was recreated with a new id
@@ -200,7 +202,7 @@ class Truth:
         return self.known.chains[self.known.chain]
 
     def last_end(self) -> datetime | None:
-        return max((start + HOUR for start in self.known.windows), default=None)
+        return max((window.end for window in self.known.windows.values()), default=None)
 
     def new_window(self, start: datetime, ranges: Mapping[int, tuple[int, int]], now: datetime) -> Window:
         """The hour as it must be frozen now. It holds what is in the ranges that the product has chosen."""
@@ -209,10 +211,10 @@ class Truth:
             self.chain.bounds.setdefault(partition, {})
         expected = {number: self.span(number, start, now) for number in range(len(self.parts))}
         held = {place: found for place, found in self.records_of(ranges).items() if found is not None}
-        return Window(start, next(self.events), self.known.chain, expected, held)
+        return Window(start, start + self.length, next(self.events), self.known.chain, expected, held)
 
     def span(self, partition: int, start: datetime, now: datetime) -> tuple[int, int]:
-        return self.boundary(partition, start, now), self.boundary(partition, start + HOUR, now)
+        return self.boundary(partition, start, now), self.boundary(partition, start + self.length, now)
 
     def boundary(self, partition: int, at: datetime, now: datetime) -> int:
         """The first record from `at` on with an acceptable timestamp, between the boundaries already fixed."""
@@ -237,7 +239,7 @@ class Truth:
             part = self.parts[number]
             if part.open_from == end < len(part.records):
                 first = part.records[end]
-                if first is None or first.at < window.start + HOUR:
+                if first is None or first.at < window.end:
                     return True
         return False
 

@@ -63,7 +63,7 @@ def waiting_intervals(
     """Intervals of the runs that wait at this task, with logical dates at most `reach` intervals away from our own: later ones
     first, those nearest to ours before others."""
     # A run off the pipeline's grid (of a schedule that a user chose) is among others of its own length.
-    steps = grid if grid.floor(own.start) == own.start and grid.window(own.start) == own else model.Grid(own.end - own.start)
+    steps = grid if grid.has(own) else model.Grid(own.end - own.start)
     intervals: set[model.Interval] = set()  # a manual run may be for the same interval as a scheduled one
     for direction in (1, -1):
         dates = [steps.after(own.start, direction * number) for number in range(1, reach + 1)]

@@ -198,11 +198,12 @@ async def _run_of(airflow: dag_runs.AirflowRest, hour: Hour, dag_ids: Sequence[s
 
 
 async def _hourly_dag(airflow: dag_runs.AirflowRest, hour: Hour, dag_ids: Sequence[str]) -> str | None:
-    """A Dag whose runs have data intervals as long as the hour."""
-    length = hour.interval.end - hour.interval.start
+    """A Dag whose runs have data intervals as long as the hour; of a day, however many hours it has."""
+    grid = hour.registered.grid
+    alike = grid if grid.has(hour.interval) else model.Grid(hour.interval.end - hour.interval.start)
     for dag_id in dag_ids:
         runs = await airflow.newest_runs(dag_id)
-        if any(run.interval is not None and run.interval.end - run.interval.start == length for run in runs):
+        if any(run.interval is not None and alike.window(run.interval.start) == run.interval for run in runs):
             return dag_id
     return None
 

@@ -3,13 +3,13 @@
 
 import { notice } from "./chrome.js";
 import { h, replace } from "./dom.js";
-import { many, whole } from "./format.js";
+import { many, unitOf, whole } from "./format.js";
 import { apiAddress } from "./frame.js";
 import { post } from "./live.js";
 import { prose } from "./prose.js";
 
 const CHOSEN_MAX = 48; // two days of a pipeline. Each is a run with a Spark application of its own; a replay loads many in one
-const TOO_MANY = `Each hour is a run of its own: choose ${CHOSEN_MAX} at most. \`logbus replay run --help\` loads any number in one.`;
+const TOO_MANY = `Each is a run of its own: choose ${CHOSEN_MAX} at most. \`logbus replay run --help\` loads any number in one.`;
 const REASONS_MAX = 3;
 const HURRIED_SECONDS = 3;
 const HURRIED_MS = 180_000; // how long the map refreshes this often after a request
@@ -98,19 +98,23 @@ export class Chosen {
     return h(
       "div",
       { class: "line" },
-      h("span", { role: "status" }, h("b", {}, many(count, "hour")), ` of ${this.byPipeline().map(([name]) => name).join(", ")}`),
+      h("span", { role: "status" }, h("b", {}, many(count, this.unit)), ` of ${this.byPipeline().map(([name]) => name).join(", ")}`),
       h("small", {}, isTooMany ? prose(TOO_MANY) : null),
       this.button("Clear", () => this.clear()),
       h(
         "button",
         { type: "button", class: "button main", disabled: isTooMany, dataset: { key: "load" }, onclick: () => this.confirm() },
-        `Load ${many(count, "hour")}`,
+        `Load ${many(count, this.unit)}`,
       ),
     );
   }
 
   button(label, onclick) {
     return h("button", { type: "button", class: "button", dataset: { key: label }, onclick }, label);
+  }
+
+  get unit() {
+    return unitOf(this.map.rows.map((row) => row.pipeline));
   }
 
   byPipeline() {
@@ -120,11 +124,11 @@ export class Chosen {
   }
 
   confirm() {
-    const label = `Load ${many(this.hours.size, "hour")}`;
+    const label = `Load ${many(this.hours.size, this.unit)}`;
     const lines = this.byPipeline().map(([name, hours]) => {
       const loaded = hours.filter((one) => LOADED.includes(one.state)).length;
       const again = loaded ? `; the rows of ${whole(loaded)} are replaced, from the same records` : "";
-      return h("li", {}, h("b", {}, name), `: ${many(hours.length, "hour")}${again}`);
+      return h("li", {}, h("b", {}, name), `: ${many(hours.length, this.unit)}${again}`);
     });
     const go = h("button", { class: "button main", type: "button", onclick: () => this.load(go) }, label);
     this.dialog.replaceChildren(
@@ -151,7 +155,7 @@ export class Chosen {
     }
     this.dialog.close();
     const asked = all.length - this.hours.size;
-    this.said = () => outcome(asked, refused);
+    this.said = () => outcome(asked, refused, this.unit);
     this.anchor = null;
     this.poll.hurry(HURRIED_SECONDS);
     window.clearTimeout(this.calm);
@@ -160,10 +164,10 @@ export class Chosen {
   }
 }
 
-function outcome(asked, refused) {
+function outcome(asked, refused, unit) {
   const bad = [...refused]
     .slice(0, REASONS_MAX)
-    .map(([reason, count]) => notice("bad", `${many(count, "hour")} not requested`, reason));
-  if (refused.size > REASONS_MAX) bad.push(notice("bad", `and ${many(refused.size - REASONS_MAX, "hour")} more, for reasons like these`));
+    .map(([reason, count]) => notice("bad", `${many(count, unit)} not requested`, reason));
+  if (refused.size > REASONS_MAX) bad.push(notice("bad", `and ${many(refused.size - REASONS_MAX, unit)} more, for reasons like these`));
   return asked ? [notice("good", `${many(asked, "run")} requested`, "The map shows how far they are."), ...bad] : bad;
 }

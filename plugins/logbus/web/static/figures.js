@@ -2,7 +2,7 @@
 
 import { airflowLink } from "./chrome.js";
 import { h } from "./dom.js";
-import { bytes, many, MISSING, rate, short, span } from "./format.js";
+import { bytes, many, MISSING, rate, short, span, unitOf } from "./format.js";
 import { pageAddress } from "./frame.js";
 import { sparkline } from "./sparkline.js";
 
@@ -32,7 +32,7 @@ export function pipelineName(pipeline) {
 const brief = (text) => text.split(/[:;]/)[0].replaceAll("`", "");
 
 // Hours without records: they are still to be frozen, but nothing waits for them.
-const withoutRecords = (lag) => (lag.hours_empty ? `${many(lag.hours_empty, "hour")} without records` : null);
+const withoutRecords = (lag, unit) => (lag.hours_empty ? `${many(lag.hours_empty, unit)} without records` : null);
 
 // The row's button: to load its waiting hours, or to switch on its Dag. If it has no Dag, the headline has the command.
 function action(pipeline) {
@@ -47,21 +47,21 @@ function action(pipeline) {
 }
 
 function behind(pipeline) {
-  const [lag, isDue] = [pipeline.lag ?? {}, pipeline.is_due];
+  const [lag, isDue, unit] = [pipeline.lag ?? {}, pipeline.is_due, unitOf([pipeline])];
   if (!isKnown(lag.hours_behind)) return figure("Behind", true, h("b", {}, "not known"), h("small", {}, "\u00a0"));
   if (!lag.hours_behind && !lag.records_behind)
     return figure(
       "Behind",
       true,
       h("b", {}, "nothing"),
-      h("small", { title: withoutRecords(lag) }, isKnown(lag.records_open) ? `${short(lag.records_open)} in open hours` : "\u00a0"),
+      h("small", { title: withoutRecords(lag, unit) }, isKnown(lag.records_open) ? `${short(lag.records_open)} in open ${unit}s` : "\u00a0"),
     );
   const size = isKnown(lag.bytes_behind) ? ` \u00b7 ${lag.bytes_are_estimated ? "~" : ""}${bytes(lag.bytes_behind)}` : "";
-  const told = [`${short(lag.records_behind)} records${size}`, withoutRecords(lag)].filter(Boolean).join(", ");
+  const told = [`${short(lag.records_behind)} records${size}`, withoutRecords(lag, unit)].filter(Boolean).join(", ");
   return figure(
     "Behind",
     false,
-    h("b", { class: isDue ? "" : "bad" }, many(lag.hours_behind, "hour")),
+    h("b", { class: isDue ? "" : "bad" }, many(lag.hours_behind, unit)),
     action(pipeline),
     isDue ? h("small", { title: told }, "closed just now") : h("small", { title: told }, `${short(lag.records_behind)} rec${size}`),
   );

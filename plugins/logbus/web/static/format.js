@@ -106,6 +106,13 @@ export function many(count, one, several = `${one}s`) {
   return `${whole(count)} ${count === 1 ? one : several}`;
 }
 
+// What the windows of these pipelines are called together.
+export function unitOf(pipelines) {
+  const lengths = new Set(pipelines.map((one) => one.interval_seconds ?? HOUR));
+  if (lengths.size > 1) return "window";
+  return { [HOUR]: "hour", [DAY]: "day" }[[...lengths][0] ?? HOUR] ?? "window";
+}
+
 // A part of a whole, in percent; a very small part does not become 0.
 export function share(value) {
   if (isMissing(value)) return MISSING;

@@ -1,7 +1,7 @@
 // The first line of the wall: is every hour in? Sums over what the overview says of each pipeline; what is not known stays unknown.
 
 import { h } from "./dom.js";
-import { bytes, many, MISSING, rate, short, span, whole } from "./format.js";
+import { bytes, many, MISSING, rate, short, span, unitOf, whole } from "./format.js";
 import { airflowLink } from "./chrome.js";
 import { copyable, prose } from "./prose.js";
 import { known, sum } from "./sums.js";
@@ -32,6 +32,7 @@ export function totals(pipelines) {
     .filter((one) => one.lag?.age_seconds)
     .sort((one, other) => other.lag.age_seconds - one.lag.age_seconds)[0];
   return {
+    unit: unitOf(pipelines),
     hours: sum(lags.map((lag) => lag.hours_behind)),
     unknown: lags.filter((lag) => lag.hours_behind === null || lag.hours_behind === undefined).length,
     records: sum(lags.map((lag) => lag.records_behind)),
@@ -57,9 +58,9 @@ export function verdict(found, count) {
   const failed = found.state("failed");
   const expiring = found.state("expiring");
   const reasons = [
-    lost ? `${many(lost, "hour")} lost records` : null,
-    expiring ? `${many(expiring, "hour")} about to expire` : null,
-    failed ? `${many(failed, "hour")} failed` : null,
+    lost ? `${many(lost, found.unit)} lost records` : null,
+    expiring ? `${many(expiring, found.unit)} about to expire` : null,
+    failed ? `${many(failed, found.unit)} failed` : null,
   ].filter(Boolean);
   if (found.hours === null)
     return {
@@ -73,7 +74,7 @@ export function verdict(found, count) {
     return {
       kind: "good",
       sign: "\u2713",
-      title: "Every hour is in but the last",
+      title: `Every ${found.unit} is in but the last`,
       more: `${many(found.due, "pipeline")} of ${whole(count)}: it closed just now, and its load is due`,
     };
   if (found.hours > 0) {
@@ -81,19 +82,19 @@ export function verdict(found, count) {
     return {
       kind: reasons.length ? "bad" : "warn",
       sign: "!",
-      title: `${many(found.hours, "hour")} not in yet`,
+      title: `${many(found.hours, found.unit)} not in yet`,
       more: [where, ...reasons, unknown].filter(Boolean).join(" \u00b7 "),
     };
   }
   if (reasons.length) {
-    const title = found.unknown ? "Every known hour is in, but" : "Every hour is in, but";
+    const title = `Every ${found.unknown ? "known " : ""}${found.unit} is in, but`;
     return { kind: "bad", sign: "!", title, more: [...reasons, unknown].filter(Boolean).join(" \u00b7 ") };
   }
-  if (unknown) return { kind: "warn", sign: "?", title: "Every known hour is in", more: unknown };
+  if (unknown) return { kind: "warn", sign: "?", title: `Every known ${found.unit} is in`, more: unknown };
   return {
     kind: "good",
     sign: "\u2713",
-    title: "Every hour is in",
+    title: `Every ${found.unit} is in`,
     more: `${many(count, "pipeline")}, nothing closed is waiting`,
   };
 }
@@ -119,13 +120,13 @@ function todo(waiting, paused) {
       : isOff(one, paused)
         ? ["its Dag ", dags, " is paused: switch it on. By hand: "]
         : ["see the runs of its Dag ", dags, ". By hand: "];
-    return h("li", {}, h("b", {}, one.name), " ", many(one.lag.hours_behind, "hour"), ", ", by, copyable(`logbus load --pipeline ${one.name} --only-missing`));
+    return h("li", {}, h("b", {}, one.name), " ", many(one.lag.hours_behind, unitOf([one])), ", ", by, copyable(`logbus load --pipeline ${one.name} --only-missing`));
   });
   const more = waiting.length - lines.length;
   return h(
     "details",
     { class: "todo" },
-    h("summary", { dataset: { key: "todo" } }, `Load ${many(hours, "hour")}`),
+    h("summary", { dataset: { key: "todo" } }, `Load ${many(hours, unitOf(waiting))}`),
     h("ul", {}, lines, more > 0 ? h("li", {}, `and ${many(more, "more pipeline")}`) : null),
   );
 }

@@ -4,7 +4,7 @@ import { STATES } from "./attempts.js";
 import { airflowLink, empty, facts, furnish, keepFresh, notice, sentence, tellProblems } from "./chrome.js";
 import { trend } from "./bars.js";
 import { byId, h, replace } from "./dom.js";
-import { bytes, clock, day, many, MISSING, moment, runOf, share, short, span, whole } from "./format.js";
+import { bytes, clock, day, many, MISSING, moment, runOf, share, short, span, unitOf, whole } from "./format.js";
 import { apiAddress, asked, pageAddress, windowAddress } from "./frame.js";
 import { Poll } from "./live.js";
 import { prose } from "./prose.js";
@@ -25,13 +25,13 @@ function crumbs() {
 }
 
 // How far it is, and what to do about it, in one line.
-function standing({ lag, broker, dag_ids: dags, paused_dag_ids: paused }) {
+function standing({ lag, pipeline, broker, dag_ids: dags, paused_dag_ids: paused }) {
   if (lag.problem && broker.state !== "ok") return null; // the page says so above
   if (lag.problem) return notice("bad", "How far behind is unknown", sentence(lag.problem));
   const off = dags.length > 0 && dags.every((one) => paused.includes(one));
   const links = off ? paused.map((one) => airflowLink(`dags/${encodeURIComponent(one)}`, {}, `Switch on ${one}`)) : [];
   const pause = off ? ` ${paused.length > 1 ? "Its Dags are" : "Its Dag is"} paused, so nothing loads it. ` : "";
-  if (!lag.hours_behind) return notice(off ? "warn" : "good", "Every closed hour is in", [pause, links].flat());
+  if (!lag.hours_behind) return notice(off ? "warn" : "good", `Every closed ${unitOf([pipeline])} is in`, [pause, links].flat());
   const waiting = `${many(lag.records_behind, "record")}, the oldest for ${span(lag.age_seconds)}`;
   const kept = lag.expiry_problem ? `how long they are kept is unknown (${lag.expiry_problem})` : "nothing deletes them";
   const until = lag.seconds_until_expiry === null ? kept : `they are kept for ${span(lag.seconds_until_expiry)} more`;
@@ -41,7 +41,7 @@ function standing({ lag, broker, dag_ids: dags, paused_dag_ids: paused }) {
     h(
       "div",
       {},
-      h("strong", {}, `${many(lag.hours_behind, "hour")} not in yet`),
+      h("strong", {}, `${many(lag.hours_behind, unitOf([pipeline]))} not in yet`),
       `${waiting}; ${until}.${pause}`,
       links,
       h("div", {}, prose(`By hand: \`logbus load --pipeline ${name} --only-missing\``)),
