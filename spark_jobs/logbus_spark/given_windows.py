@@ -23,8 +23,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
+from logbus_spark import records, session
 from logbus_spark.job import TASKS_PER_CORE, TaskPlan, pack
-from logbus_spark.records import read_plan, to_batch
 
 
 def given_windows(environ: Mapping[str, str]) -> HandedWindows:
@@ -36,9 +36,10 @@ def read_records(spark: SparkSession, windows: HandedWindows, environ: Mapping[s
     """All records of the windows. The broker's configuration does not appear in Spark's plans or UI."""
     client_config = json.loads(variable(environ, spark_submit.KAFKA_CONFIG_VARIABLE))
     windows.refuse_another_log(topics.Topics(client.Client(client_config)))
-    plans = pack(windows.windows, TASKS_PER_CORE * spark.sparkContext.defaultParallelism)
-    if not plans:
+    if not any(window.record_count for window in windows.windows):
         return spark.createDataFrame([], SCHEMA)
+    record_bytes = records.mean_bytes(client_config, windows.isolation_level, windows.windows)
+    plans = pack(windows.windows, TASKS_PER_CORE * session.parallelism(spark), record_bytes, spark_submit.MAX_TASK_BYTES)
     spark.dataSource.register(windows_source(plans, client_config, windows))
     return spark.read.format(SOURCE_NAME).load()
 
@@ -75,7 +76,8 @@ def windows_source(plans: Sequence[TaskPlan], client_config: Mapping[str, Any], 
             return [PlannedPartition(plan) for plan in plans]
 
         def read(self, partition: PlannedPartition) -> Iterator[pa.RecordBatch]:
-            yield from map(to_batch, read_plan(partition.plan, client_config, windows.topic, windows.isolation_level))
+            plan_records = records.read_plan(partition.plan, client_config, windows.topic, windows.isolation_level)
+            yield from map(records.to_batch, plan_records)
             # A frame may be read long after it was made, and more than once.
             windows.refuse_another_log(topics.Topics(client.Client(client_config)))
 

@@ -2,8 +2,8 @@
 
 A Spark task costs tens of milliseconds and a Python worker more, whatever it reads; 84 hours of a quiet topic are 168
 small ranges. So many windows are packed into few tasks: the ranges of each partition are laid end to end and cut into about
-`task_count` shares with equal record counts. Adjacent ranges of one partition in a share are one RUN: read with one assignment,
-where the cuts determine which window an offset belongs to.
+`task_count` shares with equal record counts, or into more where a share would be too many bytes. Adjacent ranges of one
+partition in a share are one RUN: read with one assignment, where the cuts determine which window an offset belongs to.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ TASKS_PER_CORE = 2
 
 # Below this many records another task costs more than it saves.
 RECORDS_PER_TASK_MIN = 2_000
+
+UNKNOWN: Mapping[int, float] = {}  # the sizes of records
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,14 +75,21 @@ class TaskPlan:
         return sum(part.count for run in self.runs for part in run.slices)
 
 
-def pack(windows: Sequence[FrozenWindow], task_count: int, records_per_task_min: int = RECORDS_PER_TASK_MIN) -> list[TaskPlan]:
-    """At most `task_count` tasks that together read every record of the windows once; none if there is nothing to read."""
+def pack(
+    windows: Sequence[FrozenWindow],
+    task_count: int,
+    record_bytes: Mapping[int, float] = UNKNOWN,
+    max_task_bytes: int = 0,
+    records_per_task_min: int = RECORDS_PER_TASK_MIN,
+) -> list[TaskPlan]:
+    """At most `task_count` tasks that together read every record of the windows once; none if there is nothing to read. More, if
+    one would read over `max_task_bytes` by the mean size of a partition's records (`record_bytes`)."""
     slices = sorted(_slices_of(windows), key=lambda part: (part.partition, part.start_offset))
     total = sum(part.count for part in slices)
     if not total:
         return []
     share = max(-(-total // max(1, task_count)), records_per_task_min)
-    return [TaskPlan(runs=tuple(join(shared))) for shared in shares(slices, share)]
+    return [TaskPlan(runs=tuple(join(shared))) for shared in shares(slices, share, record_bytes, max_task_bytes)]
 
 
 def _slices_of(windows: Iterable[FrozenWindow]) -> Iterator[PlanSlice]:
@@ -95,20 +104,24 @@ def _slices_of(windows: Iterable[FrozenWindow]) -> Iterator[PlanSlice]:
                 )
 
 
-def shares(slices: Iterable[PlanSlice], share: int) -> Iterator[list[PlanSlice]]:
-    """The slices in order, cut so that every list but the last holds exactly `share` records."""
+def shares(
+    slices: Iterable[PlanSlice], share: int, record_bytes: Mapping[int, float] = UNKNOWN, bytes_max: int = 0
+) -> Iterator[list[PlanSlice]]:
+    """The slices in order, cut so that every list but the last holds exactly `share` records, or what `bytes_max` allows."""
     current: list[PlanSlice] = []
-    room = share
+    room, bytes_room = share, float(bytes_max)
     for part in slices:
-        start = part.start_offset
+        size, start = record_bytes.get(part.partition, 0.0), part.start_offset
         while start < part.end_offset:
-            end = min(part.end_offset, start + room)
-            current.append(PlanSlice(window_id=part.window_id, partition=part.partition, start_offset=start, end_offset=end))
-            room -= end - start
-            start = end
-            if not room:
+            fitting = min(room, int(bytes_room / size)) if size else room
+            if fitting < 1 and current:
                 yield current
-                current, room = [], share
+                current, room, bytes_room = [], share, float(bytes_max)
+                continue
+            end = min(part.end_offset, start + max(1, fitting))  # one record is read by one task, however large
+            current.append(PlanSlice(window_id=part.window_id, partition=part.partition, start_offset=start, end_offset=end))
+            room, bytes_room = room - (end - start), bytes_room - (end - start) * size
+            start = end
     if current:
         yield current
 

@@ -18,6 +18,7 @@ import json
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from logbus import errors, model, spark_submit
 from logbus.kafka import client, client_config, topics
 from logbus.loads.engine import connect
 from logbus.loads.ledger import Ledger
+from pyspark.sql import SparkSession
 from sqlalchemy.exc import DBAPIError
 
 from logbus_spark.application import SUCCESSFUL, Application, WindowOutcome, result, telling
@@ -35,6 +37,8 @@ def _parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--pipeline", required=True, help="the registered pipeline")
     parser.add_argument("--window", action="append", default=[], metavar="START=ATTEMPT", help="may be repeated")
     parser.add_argument("--windows-file", type=Path, help="more of them, one a line")
+    for name, default in asdict(spark_submit.TaskLimits()).items():
+        parser.add_argument(f"--{name.replace('_', '-')}", type=int, default=default, metavar="N")
     arguments = parser.parse_args(argv)
     if arguments.windows_file is not None:
         arguments.window += arguments.windows_file.read_text().split()
@@ -76,8 +80,18 @@ def run(argv: Sequence[str], environ: Mapping[str, str]) -> list[WindowOutcome]:
         client_config=settings,
         now=model.utc_now,
         report=telling(lambda line: print(line, flush=True)),
+        limits=spark_submit.TaskLimits(
+            max_task_bytes=arguments.max_task_bytes, warehouse_connections=arguments.warehouse_connections
+        ),
     )
     return application.load(arguments.pipeline, arguments.window)
+
+
+def leave_server(environ: Mapping[str, str]) -> None:
+    """Ends the session behind Spark Connect, and what it runs; by itself a server keeps both for a while."""
+    if spark_submit.REMOTE_VARIABLE in environ and (spark := SparkSession.getActiveSession()) is not None:
+        spark.interruptAll()
+        spark.stop()
 
 
 def main(argv: Sequence[str], environ: Mapping[str, str]) -> int:
@@ -89,6 +103,8 @@ def main(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     except DBAPIError as error:
         print(f"error: the warehouse: {error.orig}", file=sys.stderr)
         return 1
+    finally:
+        leave_server(environ)
     print(spark_submit.RESULT_PREFIX + json.dumps(result(outcomes)), flush=True)
     return 0 if all(outcome.state in SUCCESSFUL for outcome in outcomes) else 1
 

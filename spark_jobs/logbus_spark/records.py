@@ -8,11 +8,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from operator import itemgetter
+from statistics import fmean
 from typing import Any
 
 import pyarrow as pa
 from confluent_kafka import Message
-from logbus import fingerprint, model
+from logbus import errors, fingerprint, model
 from logbus.kafka.exact_reader import exact_consumer, read_lists, read_with
 from logbus.parsing import storable
 
@@ -37,6 +38,7 @@ RECORD_SCHEMA = pa.schema(
 # the load.
 SAMPLED_RECORDS_MAX = 1_000
 SAMPLED_RANGES_MAX = 16  # each costs a round trip or two
+SIZED_RECORDS_MAX = 160  # read before a load for the size of its records: ten of each range
 
 Headers = Sequence[fingerprint.Header]
 
@@ -112,13 +114,30 @@ def sampled_values(
     client_config: Mapping[str, Any], pipeline: model.Pipeline, windows: Sequence[model.FrozenWindow]
 ) -> list[bytes | None]:
     """The first values of some of the windows' ranges, spread over all of them."""
+    return [message.value() for message in _sampled(client_config, pipeline.isolation_level, windows, SAMPLED_RECORDS_MAX)]
+
+
+def mean_bytes(client_config: Mapping[str, Any], isolation_level: str, windows: Sequence[model.FrozenWindow]) -> dict[int, float]:
+    """The mean size of keys and values by partition, from a few records of some ranges; that of all where none was read. Nothing
+    if they cannot be read now: the load will report it."""
+    sizes: dict[int, list[int]] = {}
+    try:
+        for message in _sampled(client_config, isolation_level, windows, SIZED_RECORDS_MAX):
+            sizes.setdefault(message.partition(), []).append(len(message) + len(message.key() or b""))
+    except errors.LogbusError:
+        return {}
+    everything = [size for of_partition in sizes.values() for size in of_partition]
+    partitions = {part.partition for window in windows for part in window.ranges}
+    return {partition: fmean(sizes.get(partition, everything)) for partition in partitions} if everything else {}
+
+
+def _sampled(
+    client_config: Mapping[str, Any], isolation_level: str, windows: Sequence[model.FrozenWindow], records_max: int
+) -> Iterator[Message]:
     ranges = [part for window in windows for part in window.ranges if part.count]
     chosen = ranges[:: max(1, -(-len(ranges) // SAMPLED_RANGES_MAX))]
-    with exact_consumer(client_config, pipeline.isolation_level) as consumer:
-        return [value for part in chosen for value in _first_values(consumer, part, SAMPLED_RECORDS_MAX // len(chosen))]
-
-
-def _first_values(consumer: Any, part: model.OffsetRange, count: int) -> Iterator[bytes | None]:
-    end = min(part.end_offset, part.readable_from + count)
-    for message in islice(read_with(consumer, part.topic, part.partition, part.readable_from, end), count):
-        yield message.value()
+    with exact_consumer(client_config, isolation_level) as consumer:
+        for part in chosen:
+            count = records_max // len(chosen)
+            end = min(part.end_offset, part.readable_from + count)
+            yield from islice(read_with(consumer, part.topic, part.partition, part.readable_from, end), count)

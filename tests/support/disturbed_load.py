@@ -33,16 +33,19 @@ def start(
     folder: Path,
     *,
     master: str = spark_submit.LOCAL_MASTER,
+    remote: str | None = None,
+    limits: spark_submit.TaskLimits = spark_submit.NO_OTHER_LIMITS,
     stop: str = "",
     tasks: str = "",
 ) -> subprocess.Popen[bytes]:
-    """spark-submit with this program, in its own process group. `secrets` are the warehouse's URL and the client settings."""
-    command = [
-        __file__ if word == str(spark_submit.application_path()) else word
-        for word in spark_submit.command(pipeline_name, attempts, master=master)
-    ]
+    """spark-submit with this program, in its own process group; with `remote`, the program alone. `secrets` are the warehouse's URL and the
+    client settings."""
+    submitted = spark_submit.command(pipeline_name, attempts, master=master, is_remote=remote is not None, limits=limits)
+    command = [__file__ if word == str(spark_submit.application_path()) else word for word in submitted]
+    server = {spark_submit.REMOTE_VARIABLE: remote} if remote is not None else {}
     disturbances = {FOLDER: str(folder), STOP: stop, TASKS: tasks}
-    environment = {**os.environ, **spark_submit.environment(*secrets), **disturbances}
+    environment = {**os.environ, **spark_submit.environment(*secrets), **server, **disturbances}
+    environment["PYTHONPATH"] += os.pathsep + str(Path(__file__).parents[2])
     return subprocess.Popen(
         command, env=environment, start_new_session=True, stdout=(folder / "output").open("wb"), stderr=subprocess.STDOUT
     )

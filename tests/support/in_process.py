@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cache
-from types import SimpleNamespace
 from typing import Any
 
 import adbc_driver_postgresql
@@ -20,10 +19,11 @@ import pytest
 from adbc_driver_manager import AdbcDatabase
 from logbus.errors import RecordsLost, ShortRead
 from logbus.loads.ledger import Ledger
-from logbus.model import Pipeline
+from logbus.model import FrozenWindow, Pipeline
 from logbus.parsing import Parser, Unparsable
+from logbus.spark_submit import TaskLimits
 from logbus_spark import application
-from logbus_spark.job import Run, TaskJob, TaskPlan, TaskResult
+from logbus_spark.job import TASKS_PER_CORE, Run, TaskJob, TaskPlan, TaskResult, pack
 from logbus_spark.load_task import load
 from logbus_spark.records import Records, read_plan
 
@@ -98,9 +98,10 @@ def driver(
 
 
 def run_job(
-    session: Any, pipeline: Pipeline, plans: Sequence[TaskPlan], job: TaskJob, client_config: Mapping[str, Any]
+    pipeline: Pipeline, windows: Sequence[FrozenWindow], job: TaskJob, client_config: Mapping[str, Any], limits: TaskLimits
 ) -> list[TaskResult]:
-    """In memory if the client configuration holds `Tasks`; otherwise with the real reader, from a real broker."""
+    """As on one core. In memory if the client configuration holds `Tasks`; otherwise with the real reader, from a real broker."""
+    plans = pack(windows, TASKS_PER_CORE)
     if TASKS in client_config:
         tasks: Tasks = client_config[TASKS]
         return tasks.run(plans, job)
@@ -132,7 +133,5 @@ def without_spark(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def replace_spark(monkeypatch: pytest.MonkeyPatch) -> None:
     """The same for callers that are not tests."""
-    session = SimpleNamespace(sparkContext=SimpleNamespace(defaultParallelism=1))
-    monkeypatch.setattr(application, "SparkSession", SimpleNamespace(builder=SimpleNamespace(getOrCreate=lambda: session)))
     monkeypatch.setattr(application, "run_job", run_job)
     monkeypatch.setattr(adbc_driver_postgresql, "connect", kept_database)

@@ -20,6 +20,7 @@ from logbus.loads.ledger import Ledger
 from logbus.model import Attempt
 from logbus_spark.application import WindowOutcome
 from pyspark.sql import SparkSession
+from pyspark.sql.connect.session import SparkSession as RemoteSession
 
 from tests.support.in_process import driver
 
@@ -31,8 +32,10 @@ def spark_session() -> Iterator[SparkSession]:
     """With the settings of a real application, on two threads of this machine."""
     logging.getLogger("py4j").setLevel(logging.WARNING)  # it logs each connection that it closes, in the middle of other tests
     worker = spark_submit.environment("", {})
-    builder = SparkSession.builder.master(spark_submit.LOCAL_MASTER).appName("logbus tests")
-    for name, value in {**spark_submit.conf(), "spark.driver.memory": spark_submit.LOCAL_DRIVER_MEMORY}.items():
+    # A task that fails is tried again, as on a cluster.
+    builder = SparkSession.builder.master("local[2, 2]").appName("logbus tests")
+    others = {"spark.driver.memory": spark_submit.LOCAL_DRIVER_MEMORY, "spark.connect.grpc.binding.port": "0"}
+    for name, value in {**spark_submit.conf(), **others}.items():
         builder = builder.config(name, value)
     with pytest.MonkeyPatch.context() as patch:
         for name in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON", "PYTHONPATH"):
@@ -40,6 +43,24 @@ def spark_session() -> Iterator[SparkSession]:
         session = builder.getOrCreate()
         yield session
         session.stop()
+
+
+@pytest.fixture(scope="session")
+def spark_connect(spark_session: SparkSession) -> Iterator[str]:
+    """Spark's own server for Spark Connect, in the JVM of that session; its address."""
+    classes: Any = spark_session._jvm
+    service = getattr(getattr(classes.org.apache.spark.sql.connect.service, "SparkConnectService$"), "MODULE$")
+    service.start(spark_session._jsc.sc())
+    yield f"sc://127.0.0.1:{service.localPort()}"
+    service.stop(classes.scala.Option.empty(), classes.scala.Option.empty())
+
+
+@pytest.fixture(scope="session")
+def remote_session(spark_connect: str) -> Iterator[Any]:
+    """A session behind that server, as a program without a JVM has it."""
+    session = RemoteSession.builder.remote(spark_connect).create()
+    yield session
+    session.stop()
 
 
 @pytest.fixture(scope="session")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,6 +11,44 @@ import click
 from logbus import errors, loading, model, spark_submit
 from logbus.cli import options, output, signals, window_views
 from logbus.windows.catch_up import WINDOWS_UNCONFIRMED_MAX, LoadPlan
+
+SPARK_OPTIONS: Mapping[str, options.Decorator] = {
+    "master": click.option("--master", default=spark_submit.LOCAL_MASTER, show_default=True, help="Where Spark runs."),
+    "remote": click.option(
+        "--remote",
+        envvar=spark_submit.REMOTE_VARIABLE,
+        show_envvar=True,
+        metavar="URL",
+        help="A server of Spark Connect instead, sc://HOST:15002. If the URL holds a token, pass it in the variable.",
+    ),
+    "max_task_bytes": click.option(
+        "--max-task-bytes",
+        type=click.IntRange(min=1),
+        default=spark_submit.MAX_TASK_BYTES,
+        show_default=True,
+        help="How much of the log one task reads at most, and repeats if it fails.",
+    ),
+    "warehouse_connections": click.option(
+        "--warehouse-connections",
+        type=click.IntRange(min=1),
+        default=spark_submit.WAREHOUSE_CONNECTIONS,
+        show_default=True,
+        help="How many tasks append to the warehouse at once.",
+    ),
+}
+
+
+def with_spark(command: options.Function) -> options.Function:
+    """Where a load runs and what it may take, as `spark`: fields of `loading.Load`."""
+
+    @functools.wraps(command)
+    def collected(**chosen: Any) -> Any:
+        return command(spark={name: chosen.pop(name) for name in SPARK_OPTIONS}, **chosen)
+
+    wrapped: options.Function = collected
+    for option in reversed(list(SPARK_OPTIONS.values())):
+        wrapped = option(wrapped)
+    return wrapped
 
 
 @click.command("load")
@@ -28,9 +67,15 @@ from logbus.windows.catch_up import WINDOWS_UNCONFIRMED_MAX, LoadPlan
     is_flag=True,
     help="Replace what is loaded with what the log holds now, even if these are other records. The window shows it forever.",
 )
-@click.option("--master", default=spark_submit.LOCAL_MASTER, show_default=True, help="Where Spark runs.")
+@with_spark
 def command(
-    pipeline_name: str, warehouse_url: str, config: Mapping[str, Any], as_json: bool, is_agreed: bool, **chosen: Any
+    pipeline_name: str,
+    warehouse_url: str,
+    config: Mapping[str, Any],
+    as_json: bool,
+    is_agreed: bool,
+    spark: Mapping[str, Any],
+    **chosen: Any,
 ) -> None:
     """Freeze the closed hours of a pipeline, load them in one Spark application, and audit each.
 
@@ -38,7 +83,7 @@ def command(
     that an interrupted load has left without an audit are audited, too.
     """
     loader = loading.Loader(warehouse_url=warehouse_url, client_config=config, now=options.clock, say=output.echo_err)
-    load = loading.Load(pipeline=pipeline_name, **chosen)  # the other options have the names of its fields
+    load = loading.Load(pipeline=pipeline_name, **spark, **chosen)  # the other options have the names of its fields
     with signals.raising():
         reports = loader.load(load, (lambda plan: None) if is_agreed else ask)
     show_reports(reports, as_json)

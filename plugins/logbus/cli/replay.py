@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from logbus import loading, model, spark_submit
+from logbus import loading, model
 from logbus.cli import options, output, signals
-from logbus.cli.load import show_reports
+from logbus.cli.load import show_reports, with_spark
 from logbus.formatting import many
 from logbus.kafka import client, exact_reader, topics
 from logbus.loads import comparison
@@ -75,7 +75,7 @@ def show_plan(
     is_flag=True,
     help="Replace what is loaded with what the log holds now, even if these are other records. The window shows it forever.",
 )
-@click.option("--master", default=spark_submit.LOCAL_MASTER, show_default=True, help="Where Spark runs.")
+@with_spark
 def run(
     pipeline_name: str,
     warehouse_url: str,
@@ -85,7 +85,7 @@ def run(
     skip_lost: bool,
     supersede: bool,
     accept_other_records: bool,
-    master: str,
+    spark: Mapping[str, Any],
     **span_of: Any,
 ) -> None:
     """Load the windows again with one Spark application, and audit each. All or nothing, except with --skip-lost."""
@@ -98,10 +98,10 @@ def run(
     loader = loading.Loader(warehouse_url=warehouse_url, client_config=config, now=options.clock, say=output.echo_err)
     load = loading.Load(
         pipeline=pipeline_name,
-        master=master,
         run_id="logbus replay",
         supersede=supersede,
         accept_other_records=accept_other_records,
+        **spark,
     )
     with signals.raising():
         reports = loader.reload(load, chosen)

@@ -98,6 +98,8 @@ class BeginLoadOperator(BeginsLoad, window_operator.WindowOperator, SkipMixin):
         included (84, half a week); 1 keeps each run to its own. Of `windows` it takes a thousand.
     :param accept_other_records: as of LoadWindowOperator (templated)
     :param fill_gaps: as of LoadWindowOperator
+    :param max_task_bytes: as of LoadWindowOperator
+    :param warehouse_connections: as of LoadWindowOperator
     """
 
     template_fields: Sequence[str] = (*window_operator.WindowOperator.template_fields, "accept_other_records")
@@ -109,6 +111,8 @@ class BeginLoadOperator(BeginsLoad, window_operator.WindowOperator, SkipMixin):
         max_windows_per_application: int = spark_submit.WINDOWS_PER_JOB_MAX,
         accept_other_records: bool | str = False,
         fill_gaps: bool = False,
+        max_task_bytes: int = spark_submit.MAX_TASK_BYTES,
+        warehouse_connections: int = spark_submit.WAREHOUSE_CONNECTIONS,
         **kwargs: Any,
     ) -> None:
         super().__init__(multiple_outputs=True, **kwargs)
@@ -116,6 +120,7 @@ class BeginLoadOperator(BeginsLoad, window_operator.WindowOperator, SkipMixin):
         self.max_windows_per_application = max_windows_per_application
         self.accept_other_records = accept_other_records
         self.fill_gaps = fill_gaps
+        self.limits = spark_submit.TaskLimits(max_task_bytes=max_task_bytes, warehouse_connections=warehouse_connections)
 
     def execute(self, context: Context) -> Mapping[str, Any]:
         starts, ledger = self._starts(context), self.warehouse.ledger()
@@ -137,7 +142,7 @@ class BeginLoadOperator(BeginsLoad, window_operator.WindowOperator, SkipMixin):
         begun = {
             "starts": [model.instant_text(start) for start in starts],
             "attempts": [attempt.token for attempt in attempts],
-            "arguments": spark_submit.application_arguments(self.pipeline.name, attempts),
+            "arguments": spark_submit.application_arguments(self.pipeline.name, attempts, self.limits),
             "waiting": [model.instant_text(start) for start in waiting],
             "adopted": to_load is None,
             "fills_gaps": self.fill_gaps and self._is_shared,

@@ -36,6 +36,8 @@ class LoadWindowOperator(begin_load.BeginsLoad, verify_load.ReportsLoad, spark_s
         so that a single run can set it: `"{{ params.accept_other_records }}"`.
     :param fill_gaps: a scheduled run also loads the closed windows before its own that are missing because their run failed, or
         was never created while the scheduler was down
+    :param max_task_bytes: how much of the log one Spark task reads at most (128 MiB), and repeats if it fails
+    :param warehouse_connections: how many Spark tasks append to the warehouse at once (32), each over a connection of its own
     """
 
     template_fields: Sequence[str] = (*spark_submit_window.SparkWindowOperator.template_fields, "accept_other_records")
@@ -49,6 +51,8 @@ class LoadWindowOperator(begin_load.BeginsLoad, verify_load.ReportsLoad, spark_s
         max_windows_per_application: int = spark_submit.WINDOWS_PER_JOB_MAX,
         accept_other_records: bool | str = False,
         fill_gaps: bool = False,
+        max_task_bytes: int = spark_submit.MAX_TASK_BYTES,
+        warehouse_connections: int = spark_submit.WAREHOUSE_CONNECTIONS,
         application: str | None = None,
         name: str | None = None,
         **kwargs: Any,
@@ -72,6 +76,7 @@ class LoadWindowOperator(begin_load.BeginsLoad, verify_load.ReportsLoad, spark_s
         self.max_windows_per_application = max_windows_per_application
         self.accept_other_records = accept_other_records
         self.fill_gaps = fill_gaps
+        self.limits = spark_submit.TaskLimits(max_task_bytes=max_task_bytes, warehouse_connections=warehouse_connections)
 
     def execute(self, context: Context) -> dict[str, Any]:
         starts, ledger = self._starts(context), self.warehouse.ledger()
@@ -113,7 +118,7 @@ class LoadWindowOperator(begin_load.BeginsLoad, verify_load.ReportsLoad, spark_s
         self._register(ledger, context)  # as the freeze did: if only the load is cleared, an edit of the DAG still applies
 
         def submit(attempts: Sequence[model.Attempt]) -> None:
-            self.application_args = spark_submit.application_arguments(self.pipeline.name, attempts)
+            self.application_args = spark_submit.application_arguments(self.pipeline.name, attempts, self.limits)
             self.log.info("Loading %d window(s), from %s to %s", len(attempts), attempts[0].token, attempts[-1].token)
             self._submit(context, environment)
 

@@ -18,7 +18,7 @@ ENDS_WELL = ["true"]  # stands in for spark-submit
 
 @pytest.fixture
 def loader(world: World, monkeypatch: pytest.MonkeyPatch) -> Loader:
-    monkeypatch.setattr(spark_submit, "command", lambda name, attempts, master: ENDS_WELL)
+    monkeypatch.setattr(spark_submit, "command", lambda *given, **chosen: ENDS_WELL)
     url = world.ledger.engine.url.render_as_string(hide_password=False)
     return Loader(warehouse_url=url, client_config={}, now=lambda: NOW, say=lambda line: None)
 
@@ -51,7 +51,7 @@ def between(world: World, loader: Loader, monkeypatch: pytest.MonkeyPatch) -> Lo
     """Hours 1 and 4 hold records, 2 and 3 none; any Spark application loads nothing and exits with status 1."""
     world.fill(1.2, 4.2)
     monkeypatch.setattr(loading, "Topics", lambda client: world.log)
-    monkeypatch.setattr(spark_submit, "command", lambda name, attempts, master: ["false"])
+    monkeypatch.setattr(spark_submit, "command", lambda *given, **chosen: ["false"])
     return loader
 
 
@@ -142,7 +142,7 @@ def test_an_interrupt_says_how_far_the_load_came(world: World, loader: Loader, m
         if line == "Spark is at work":
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(spark_submit, "command", lambda name, attempts, master: ["echo", "Spark is at work"])
+    monkeypatch.setattr(spark_submit, "command", lambda *given, **chosen: ["echo", "Spark is at work"])
     with pytest.raises(KeyboardInterrupt):
         replace(loader, say=interrupted_by_first_line).load_and_audit(
             world.ledger, Topics(Client({})), Load(pipeline="p"), [at(1)]

@@ -2,4 +2,4 @@ from __future__ import annotations
 
 from tests.support.broker import broker  # noqa: F401
 from tests.support.postgres import postgres_server, server_directory, warehouse_url  # noqa: F401
-from tests.support.spark import load_in_process, spark_session  # noqa: F401
+from tests.support.spark import load_in_process, remote_session, spark_connect, spark_session  # noqa: F401

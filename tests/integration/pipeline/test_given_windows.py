@@ -64,8 +64,8 @@ def read(broker: AnyBroker, spark: SparkSession, *windows: FrozenWindow) -> list
     return sorted((row.window_id, row.value.decode()) for row in frame(broker, spark, *windows).collect())
 
 
-def test_a_program_reads_exactly_the_offsets_it_was_handed(filled: AnyBroker, spark_session: SparkSession) -> None:
-    found = read(filled, spark_session, hour(1, (0, 5, 9), (1, 0, 2)), hour(2, (0, 9, 11), (1, 2, 2)))
+def test_a_program_reads_exactly_the_offsets_it_was_handed(filled: AnyBroker, remote_session: SparkSession) -> None:
+    found = read(filled, remote_session, hour(1, (0, 5, 9), (1, 0, 2)), hour(2, (0, 9, 11), (1, 2, 2)))
     assert found == sorted(
         [*((1, f"0/{number}") for number in range(5, 9)), (1, "1/0"), (1, "1/1"), *((2, f"0/{number}") for number in (9, 10))]
     )

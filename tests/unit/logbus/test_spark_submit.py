@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 from logbus import spark_submit
@@ -16,6 +17,13 @@ def test_the_command_names_pipeline_and_attempts_and_no_secret() -> None:
     assert command[-4:] == ["--pipeline", "p", "--window", "2015-05-17T10:00:00Z=3"]
     assert command[command.index("--master") + 1] == "local[3]"
     assert "sesame" not in " ".join(command)
+
+
+def test_a_load_behind_spark_connect_is_the_program_alone() -> None:
+    limits = spark_submit.TaskLimits(warehouse_connections=2)
+    command = spark_submit.command("p", [attempt_at(at(10), 3)], is_remote=True, limits=limits)
+    program = [sys.executable, str(spark_submit.application_path())]
+    assert command == [*program, "--warehouse-connections", "2", "--pipeline", "p", "--window", "2015-05-17T10:00:00Z=3"]
 
 
 def test_secrets_travel_by_environment() -> None:

@@ -41,5 +41,10 @@ def test_anothers_error_is_told_by_the_line_that_names_it() -> None:
     assert cause(Exception("Traceback:\n  File x\nMemoryError: no room\n\tat java.lang.Thread")) == "MemoryError: no room"
 
 
+def test_workers_without_our_modules_are_told_what_to_install() -> None:
+    trace = "File pyspark/serializers.py\nModuleNotFoundError: No module named 'logbus_spark'\n\tat org.apache.spark"
+    assert cause(Exception(trace)).startswith("no module logbus_spark where Spark runs its tasks: install logbus there")
+
+
 def test_an_error_without_text_is_told_by_its_kind() -> None:
     assert cause(RecordsLost("")) == "RecordsLost('')"

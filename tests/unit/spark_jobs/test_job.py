@@ -42,7 +42,7 @@ def test_every_record_is_read_once_and_knows_its_window(windows: list[FrozenWind
     }
     planned = [
         ((run.partition, offset), window_id)
-        for plan in pack(windows, tasks, minimum)
+        for plan in pack(windows, tasks, records_per_task_min=minimum)
         for run in plan.runs
         for offsets in [range(run.start_offset, run.end_offset)]
         for window_id, start, end in run.split(offsets)
@@ -54,10 +54,20 @@ def test_every_record_is_read_once_and_knows_its_window(windows: list[FrozenWind
 
 @given(chains(), st.integers(1, 9))
 def test_no_more_tasks_than_asked_for_and_none_has_more_than_its_share(windows: list[FrozenWindow], tasks: int) -> None:
-    plans = pack(windows, tasks, 1)
+    plans = pack(windows, tasks, records_per_task_min=1)
     total = sum(plan.count for plan in plans)
     assert len(plans) <= tasks
     assert all(plan.count <= -(-total // tasks) for plan in plans)
+
+
+@given(chains(), st.integers(1, 9), st.lists(st.floats(0.5, 400), min_size=4, max_size=4), st.integers(1, 5_000))
+def test_no_task_reads_more_bytes_than_allowed_unless_they_are_one_record(
+    windows: list[FrozenWindow], tasks: int, sizes: list[float], allowed: int
+) -> None:
+    plans = pack(windows, tasks, dict(enumerate(sizes)), allowed)
+    read = [sum((run.end_offset - run.start_offset) * sizes[run.partition] for run in plan.runs) for plan in plans]
+    assert all(size <= allowed + 1e-6 or plan.count == 1 for size, plan in zip(read, plans, strict=True))
+    assert sum(plan.count for plan in plans) == sum(item.record_count for item in windows)
 
 
 def test_touching_hours_of_a_partition_are_read_in_one_run() -> None:

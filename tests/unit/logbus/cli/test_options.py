@@ -111,7 +111,7 @@ def test_a_pipeline_in_the_place_of_an_instant_is_recognised() -> None:
     assert "--pipeline 2015" not in CliRunner().invoke(main, ["window", "show", "2015-05-20 20 h"]).stderr
 
 
-BY_WRAPPERS = {"bootstrap", "client_config", "client_settings", "output_form", "is_json"}
+BY_WRAPPERS = {"bootstrap", "client_config", "client_settings", "output_form", "is_json", *load.SPARK_OPTIONS}
 PASSED_ON: list[tuple[click.Command, Callable[..., Any]]] = [
     *((ship.command, ship.ship), (load.command, Load), (replay.show_plan, Span), (replay.run, Span)),
     *((pipeline.register, Pipeline), (exporter.command, exporter.make_sources)),

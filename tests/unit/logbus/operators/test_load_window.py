@@ -117,6 +117,16 @@ def test_a_number_of_windows_that_means_nothing_is_refused_when_the_dag_is_parse
         LoadWindowOperator(task_id="load", pipeline=pipeline, max_windows_per_application=number)
 
 
+def test_what_tasks_may_take_is_told_the_application_and_may_be_a_default(
+    pipeline: Pipeline, ledger: FakeLedger, submitted: Submitted
+) -> None:
+    with DAG("clicks", schedule=None, default_args={"warehouse_connections": 8}):
+        operator(pipeline, ledger, max_task_bytes=5).execute(run_context())
+    assert submitted[0].command[-8:-4] == ["--max-task-bytes", "5", "--warehouse-connections", "8"]
+    with pytest.raises(UserError, match="warehouse_connections is a number, 1 or more, not 0"):
+        LoadWindowOperator(task_id="load", pipeline=pipeline, warehouse_connections=0)
+
+
 def test_many_windows_go_into_one_application(load: Load, submitted: Submitted) -> None:
     windows = [(HOUR_START + timedelta(hours=hour)).isoformat() for hour in range(84)]
     result = load(run_context(), windows=windows)

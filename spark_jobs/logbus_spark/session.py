@@ -1,0 +1,64 @@
+"""What our programs ask of a Spark session, whether it is in their own process or behind Spark Connect: only what both have.
+
+`SparkSession.builder.getOrCreate()` returns either: spark-submit starts the one, the variable SPARK_REMOTE names the other's
+server. A job is plain Python over a list of plans, a task for each. The plans travel with the function, whose pickled form Spark
+shows nowhere; the data frame below it holds nothing but their numbers, one in each of as many partitions as there are plans.
+Nothing is shuffled, so Spark has no reason to join partitions, and each is a task of its own that is retried alone.
+"""
+
+from __future__ import annotations
+
+import pickle
+import re
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
+
+import pyarrow as pa
+from logbus import spark_submit
+from pyspark.sql import SparkSession
+
+Plan = TypeVar("Plan")
+Result = TypeVar("Result")
+
+# If Spark does not say how many tasks it runs at once: those of a small cluster. Too few leave cores idle, too many cost some
+# tens of milliseconds each.
+PARALLELISM = 8
+
+
+def parallelism(spark: SparkSession) -> int:
+    """How many tasks run at once: Spark's setting `spark.sql.leafNodeDefaultParallelism`, by default the cores it has now.
+
+    A session behind Spark Connect tells neither the default nor the cores; but any session says into how many parts it would
+    cut a range, which is that number.
+    """
+    plan = str(spark.sql("explain select * from range(1)").collect()[0][0])
+    splits = re.search(r"\bsplits=(\d+)", plan)
+    return int(splits[1]) if splits else PARALLELISM
+
+
+def run_plans(
+    spark: SparkSession, plans: Sequence[Plan], work: Callable[[Iterator[Plan]], Iterator[Result]], *, at_once: int
+) -> list[Result]:
+    """What `work` returned for each plan in the task attempt that won; never more than `at_once` tasks run at the same time.
+
+    Spark has no such limit for one job of many. So they are jobs one after another, as equal as can be.
+    """
+    job_count = max(1, -(-len(plans) // at_once))
+    results: list[Result] = []
+    for job in spark_submit.in_groups(plans, max(1, -(-len(plans) // job_count))):
+        frame = spark.range(0, len(job), 1, len(job)).mapInArrow(on_batches(work, job), "results binary")
+        results += [result for row in frame.collect() for result in pickle.loads(row.results)]
+    return results
+
+
+def on_batches(
+    work: Callable[[Iterator[Plan]], Iterator[Result]], plans: Sequence[Plan]
+) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    """`work` as `mapInArrow` takes it: plans by their numbers, results pickled."""
+    pickled = [pickle.dumps(plan) for plan in plans]  # one by one: a task unpickles its own
+
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        chosen = (pickle.loads(pickled[number]) for batch in batches for number in batch.column("id").to_pylist())
+        yield pa.RecordBatch.from_pydict({"results": pa.array([pickle.dumps(list(work(chosen)))], pa.binary())})
+
+    return run
