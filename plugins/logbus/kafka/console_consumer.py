@@ -310,6 +310,8 @@ class ConsoleConsumer:
             # An acknowledged record may not be visible yet: only the end offset read at the start counts as the end.
             if self.offset_bounds is None or (offset or 0) >= self.offset_bounds[partition].end_offset:
                 self._close(partition)
+        elif error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED and self.offset_bounds is not None:
+            return  # the client has to name a group, and looks for its coordinator, although it never joins it
         elif error.code() in MISSING:
             raise TopicMissing(f"topic {self.request.topic} no longer exists")
         elif error.fatal() or error.code() not in AWAY:  # the client retries AWAY; what it gives up on is fatal

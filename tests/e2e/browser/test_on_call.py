@@ -5,14 +5,28 @@ Questions are rows of a table: what is clicked on the way, and what the answer i
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 
+import pytest
+from confluent_kafka.admin import NewTopic
+from logbus.kafka.client import Client
+from logbus.kafka.producing import produce
+from logbus.kafka.topics import Topics
+from logbus.loads.embedded import EmbeddedPostgres
+from logbus.loads.engine import connect
+from logbus.loads.ledger import Ledger
+from logbus.model import Pipeline
+from logbus.provider import CONNECTION_TYPE
 from playwright.sync_api import Error as PlaywrightError
 from playwright.sync_api import Locator, Page, expect
 
+from tests.support.api_server import ApiServer
 from tests.support.browsing import Open
+from tests.support.secured_kafka import SecuredKafka, secured_kafka  # noqa: F401
 from tests.support.seeded_platform import SCRIPT, SeededPlatform
 from tests.support.topics import create_topic, send
 
@@ -217,3 +231,43 @@ def test_what_a_record_holds_is_text(open_page: Open) -> None:
     page.get_by_role("link", name="Look at its records").click()
     expect(page.locator(".record").first).to_be_visible()
     assert page.locator("main script").count() == 0
+
+
+@pytest.mark.long  # an Apache Kafka for one look
+def test_who_may_only_read_sees_the_lag_what_is_unknown_and_what_is_lacking(
+    open_page: Open,
+    airflow: ApiServer,
+    postgres_server: EmbeddedPostgres,
+    secured_kafka: SecuredKafka,  # noqa: F811
+) -> None:
+    topic, settings, now = "read.browsed", secured_kafka.settings("SASL_SSL", "reader"), datetime.now(UTC)
+    admin = secured_kafka.admin()
+    for future in admin.create_topics([NewTopic(topic, 1)]).values():
+        future.result()
+    record = {"value": "{}", "timestamp": now - timedelta(hours=3)}
+    produce(secured_kafka.settings("SASL_SSL", "admin"), topic, [record])
+    engine = connect(postgres_server.create_database("pages_secured"))
+    pipeline = Pipeline(name="orders", topic=topic, table="orders", parse="raw")
+    Ledger(engine).register(pipeline, Topics(Client(settings)), now)
+    warehouse = {"host": str(postgres_server.socket_directory), "login": "postgres", "schema": "pages_secured"}
+    for conn_id, made in (
+        ("kafka_secured", {"conn_type": "kafka", "extra": json.dumps(settings)}),
+        ("warehouse_secured", {"conn_type": CONNECTION_TYPE, **warehouse}),
+    ):
+        airflow.api("POST", "connections", json={"connection_id": conn_id, **made})
+    named = "kafka_conn_id=kafka_secured&warehouse_conn_id=warehouse_secured"
+    page = open_page("admin", f"logbus/ui/ingestion?{named}")
+    expect(row("orders", "^kept\\?$")(page)).to_have_attribute("title", re.compile("this user lacks DescribeConfigs"))
+    expect(page.locator(".tile", has_text="Next to expire")).to_contain_text("not known")
+    page.get_by_role("link", name="orders", exact=True).click()
+    expect(page.get_by_role("status").first).to_contain_text("how long they are kept is unknown")
+    page.get_by_role("link", name=topic).click()
+    expect(page.locator(".record")).to_have_count(1)
+    page.get_by_role("link", name="Connection").click()
+    rights = page.get_by_role("table", name="Topics").get_by_role("row", name=topic)
+    expect(rights.locator("td")).to_have_text([topic, "yes", "yes", *["no"] * 6])
+    rights.get_by_role("button").click()
+    grant = f"kafka-acls --add --allow-principal User:reader --operation DescribeConfigs --topic {topic}"
+    expect(page.get_by_text(grant)).to_be_visible()
+    expect(page.get_by_role("table", name="The cluster").locator("td")).to_contain_text(["the cluster", *["no"] * 6])
+    assert page.errors == []  # type: ignore[attr-defined]
