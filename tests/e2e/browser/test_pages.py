@@ -391,6 +391,7 @@ SAID = """async () => {
         rates: [0, 0.05, 4.25, 1200, null].map(format.rate),
         hour: format.hour('2026-11-21T23:00:00Z', '2026-11-22T00:00:00Z'),
         places: [place('10:00', '11:00', 3600), place('10:15', '10:30', 900), place('09:00', '11:00', 3600), place('12:00', '13:00', 3600)],
+        units: [[3600], [86400, 86400], [900], [3600, 86400], []].map(all => format.unitOf(all.map(one => ({ interval_seconds: one })))),
         runs: ['scheduled__2026-11-23T10:05:00+00:00', 'manual__2026-11-23T10:05:00+01:00_a7', 'by hand', null].map(format.runOf),
         name: figures.pipelineName(byHand).querySelector('small').textContent,
         flow: figures.figures({...byHand, throughput: flow}).at(-1).querySelector('svg').getAttribute('aria-label'),
@@ -426,6 +427,7 @@ def test_numbers_times_and_places_are_as_people_read_them(open_page: Open) -> No
     assert said["rates"] == ["0/s", "0.05/s", "4.3/s", "1,200/s", "\u2013"]
     assert said["hour"] == "Sat 21 Nov 2026, 23:00 to 00:00 UTC"
     assert said["places"] == [{"column": 1, "width": 1}, {"column": 2, "width": 1}, {"column": 1, "width": 1}, None]
+    assert said["units"] == ["hour", "day", "window", "window", "hour"]
     assert said["runs"] == ["scheduled, Mon 23 Nov 10:05", "manual, Mon 23 Nov 09:05", "by hand", "\u2013"]
     assert said["name"] == "no Dag: loaded by hand"
     assert said["flow"] == "the last 24 hours shown; now 5.0/s in, 2.0/s loaded"

@@ -1,19 +1,20 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from logbus.model import EPOCH, HOUR, FrozenWindow, Grid, Interval, OffsetRange, Pipeline
+from logbus.model import DAY, EPOCH, HOUR, FrozenWindow, Grid, Interval, OffsetRange, Pipeline
 from logbus.status.fleet import PipelineReading
 from logbus.status.lag import Lag
 from logbus.status.retention_plan import DELETE, RetentionPolicy
 from logbus.status.window_facts import MICROSECOND, WindowFacts, micros
 from logbus.web.cells import Cell, CellState, cells_of, columns_of, waiting_cell
+from logbus.web.overview import HOURS_MAX, FleetReading, View, span_of
 from logbus.windows.missing import Gap, Missing
 from logbus.windows.pipeline_chains import PipelineChain
 
@@ -107,6 +108,25 @@ def test_an_hour_is_open_until_its_lateness_is_over() -> None:
     assert (states[15], states[16]) == (CellState.OPEN, CellState.OPEN)
     later = {hour_of(cell.start): cell.state for cell in cells_of(reading(), (), SPAN, just_after + timedelta(seconds=1))}
     assert 15 not in later
+
+
+def test_a_day_is_as_long_as_its_zone_has_it_and_short_windows_are_no_more_than_a_page_has_room_for() -> None:
+    days = Pipeline(name="p", topic="t", table="t", parse="lines", interval=DAY, timezone="Europe/Berlin")
+    begin, now = datetime(2015, 3, 28, 23, tzinfo=UTC), datetime(2015, 3, 31, 12, tzinfo=UTC)
+    waiting = Gap(interval=Interval(begin, begin + 47 * HOUR), missing=Missing.NOT_FROZEN, count=2)
+    one = reading(pipeline=days, lag=replace(reading().lag, gaps=(waiting,)))
+    found = columns_of(cells_of(one, (), Interval(now - 7 * DAY, now + DAY), now), days.interval)
+    assert (found["states"], found["runs"]) == (
+        "CCO",
+        [{"start": "2015-03-28T23:00:00Z", "count": 1, "seconds": 82_800}, {"start": "2015-03-29T22:00:00Z", "count": 2}],
+    )
+    quarter = timedelta(minutes=15)
+    fleet = FleetReading(
+        at=now, pipelines=[reading(pipeline=replace(days, interval=quarter, timezone="UTC"))], dag_ids={}, loaded={}
+    )
+    for hours, length in ((24, DAY), (HOURS_MAX, HOURS_MAX * quarter)):
+        span = span_of(fleet, ["p"], View(hours=hours), now)
+        assert (span.end - span.start, span.end) == (length, now + quarter)
 
 
 def test_records_lost_before_they_were_frozen_are_shown_in_the_first_hour_behind() -> None:
