@@ -21,72 +21,10 @@ from airflow.sdk import Context
 from airflow.sdk.bases.skipmixin import SkipMixin
 
 from logbus import errors, model, spark_submit, task_context
-from logbus.loads.ledger import Ledger
-from logbus.operators import verify_load, waiting_runs, window_operator
+from logbus.operators import verify_load, window_operator
 
 
-class BeginsLoad(window_operator.OverWindows):
-    """Mixed into the operators that begin attempts."""
-
-    registers = True
-    max_windows_per_application: int
-    accept_other_records: bool | str
-    fill_gaps: bool
-
-    @property
-    def _is_shared(self) -> bool:
-        """Whether its application loads the windows of other runs as well."""
-        return self.windows is None and self.max_windows_per_application > 1
-
-    def _windows_to_load(self, ledger: Ledger, starts: Sequence[datetime], context: Context) -> list[model.Interval] | None:
-        """Those that hold a record; None if another run's application has loaded all of them since this run was requested."""
-        if self._is_shared and waiting_runs.is_loaded_since_asked(ledger, self.pipeline, starts, context):
-            self.log.info("Another run's application has loaded this hour since this run was requested")
-            return None
-        windows = ledger.windows_at(self.pipeline.name, starts)
-        empty = [window.interval.start for window in windows if not window.needs_load]
-        if empty:
-            self.log.info("%d window(s) hold no record, which their boundaries prove", len(empty))
-            ledger.end_attempts_at(self.pipeline.name, empty, f"run {context['run_id']} found the window empty", self._now())
-        return [window.interval for window in windows if window.needs_load]
-
-    def _windows_beside(self, ledger: Ledger, own: model.Interval, context: Context) -> tuple[list[datetime], list[datetime]]:
-        """Windows that other runs of the DAG wait for, and those that no run is to load."""
-        if not self._is_shared:
-            return [], []
-        room = self.max_windows_per_application - 1
-        beside = waiting_runs.Beside(
-            ledger=ledger,
-            log=self.broker.log_offsets(),
-            pipeline_name=self.pipeline.name,
-            own=own,
-            now=self._now(),
-            grid=self.pipeline.grid,
-        )
-        waiting = beside.hours(context, room)
-        if waiting:
-            self.log.info("%d other runs wait for their hours, which are loaded in the same application", len(waiting))
-        if not self.fill_gaps:
-            return waiting, []
-        gaps = beside.missing_before(context, room - len(waiting), {own.start, *waiting})
-        if gaps:
-            self.log.info("%d hours before this one are missing and loaded with it: %s", len(gaps), ", ".join(map(str, gaps)))
-        return waiting, gaps
-
-    def _load_run(self, ledger: Ledger, context: Context) -> spark_submit.LoadRun:
-        return spark_submit.LoadRun(
-            ledger=ledger,
-            pipeline_name=self.pipeline.name,
-            definition=self.pipeline,
-            run_id=str(context["run_id"]),
-            try_number=int(context["ti"].try_number),
-            task=task_context.task_key(context),
-            now=self._now,
-            say=self.log.info,
-        )
-
-
-class BeginLoadOperator(BeginsLoad, window_operator.WindowOperator, SkipMixin):
+class BeginLoadOperator(window_operator.BeginsLoad, window_operator.WindowOperator, SkipMixin):
     """Begin a load of the run's window, or of all of `windows`, that another operator submits and VerifyLoadOperator verifies.
     For Spark that LoadWindowOperator cannot submit to. From then on no earlier application can commit these windows.
 

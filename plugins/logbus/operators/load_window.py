@@ -14,12 +14,12 @@ from airflow.sdk import Context
 
 from logbus import errors, model, pipeline_definition, spark_submit, task_context
 from logbus.loads.ledger import Ledger
-from logbus.operators import begin_load, spark_submit_window, verify_load
+from logbus.operators import spark_submit_window, window_operator
 from logbus.status import replay
 from logbus.status.replay import Span
 
 
-class LoadWindowOperator(begin_load.BeginsLoad, verify_load.ReportsLoad, spark_submit_window.SparkWindowOperator):
+class LoadWindowOperator(window_operator.BeginsLoad, window_operator.ReportsLoad, spark_submit_window.SparkWindowOperator):
     """Load the run's window, or all of `windows`, exactly as frozen. A rerun replaces the rows with the same rows.
 
     If other runs of the DAG wait at this task (a backfill, many cleared hours), the first of them loads their closed hours in its
@@ -80,13 +80,10 @@ class LoadWindowOperator(begin_load.BeginsLoad, verify_load.ReportsLoad, spark_s
 
     def execute(self, context: Context) -> dict[str, Any]:
         starts, ledger = self._starts(context), self.warehouse.ledger()
-        filled = set[datetime]()
         with task_context.fail_without_retry():
             to_load = self._windows_to_load(ledger, starts, context)
-            waiting, is_by_newer = self._load(ledger, to_load, context) if to_load is not None else ([], False)
-        if self.fill_gaps and self._is_shared:
-            filled = self._loaded_by_run(ledger, context) - {*starts, *waiting}
-        return self._report(ledger, starts, context, is_adopted=to_load is None or is_by_newer, filled=filled)
+            waiting, is_by_newer = self._load(ledger, to_load, context) if to_load is not None else ([], True)
+        return self._report(ledger, starts, context, is_by_newer, waiting if self.fill_gaps and self._is_shared else None)
 
     def on_kill(self) -> None:
         """Ends the application and its attempts.

@@ -8,7 +8,7 @@ longer heard of.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -16,7 +16,7 @@ from airflow.sdk import Context
 from airflow.sdk.exceptions import AirflowFailException
 from sqlalchemy import Engine
 
-from logbus import assets, errors, model, spark_submit, task_context
+from logbus import errors, model, spark_submit, task_context
 from logbus.hooks.warehouse import WarehouseHook
 from logbus.loads import attempts as attempts_of
 from logbus.loads.ledger import Ledger
@@ -27,32 +27,7 @@ STARTUP_TIMEOUT_SECONDS = 3_600
 FAILED_STATES = ("failed", "upstream_failed")
 
 
-class ReportsLoad(window_operator.OverWindows):
-    """Mixed into the operators at whose end windows are loaded: what they return and announce."""
-
-    outlets: Sequence[Any]
-
-    def _report(
-        self, ledger: Ledger, starts: Sequence[datetime], context: Context, *, is_adopted: bool, filled: Collection[datetime]
-    ) -> dict[str, Any]:
-        windows = ledger.windows_at(self.pipeline.name, starts)
-        task_context.add_to_outlet_events(context, self.outlets, windows)
-        return {
-            **task_context.event_extra(windows),
-            "adopted": is_adopted,
-            "filled": [model.instant_text(start) for start in sorted(filled)],
-        }
-
-    def _loaded_by_run(self, ledger: Ledger, context: Context) -> set[datetime]:
-        """Windows that this run's attempts loaded, earlier tries included, and that are not audited."""
-        return ledger.unaudited_of_run(self.pipeline.name, context["ti"].dag_id, str(context["run_id"]))
-
-    def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:
-        """Topic and table. Called only by Airflow's OpenLineage provider, if installed."""
-        return assets.load_lineage(self.broker.client_config(), self.warehouse.url, self.pipeline)
-
-
-class VerifyLoadOperator(ReportsLoad, window_operator.WindowOperator, window_sensor.LedgerSensor):
+class VerifyLoadOperator(window_operator.ReportsLoad, window_operator.WindowOperator, window_sensor.LedgerSensor):
     """Verify a load that BeginLoadOperator began and another operator submitted: the ledger decides, whatever that operator
     reports. Fails with the driver's own error, or says which attempt took over; the windows are then loaded by clearing the task
     that began them.
@@ -105,10 +80,8 @@ class VerifyLoadOperator(ReportsLoad, window_operator.WindowOperator, window_sen
             except errors.LoadFailed as error:  # no later look finds more: only new attempts help
                 raise AirflowFailException(str(error)) from error
             is_adopted = any(outcome.is_loaded_by_newer for outcome in own)
-        filled: set[datetime] = set()
-        if self.begun["fills_gaps"]:
-            filled = self._loaded_by_run(ledger, context) - {*starts, *task_context.window_starts(self.begun["waiting"])}
-        return self._report(ledger, starts, context, is_adopted=is_adopted, filled=filled)
+        waiting = task_context.window_starts(self.begun["waiting"]) if self.begun["fills_gaps"] else None
+        return self._report(ledger, starts, context, is_adopted, waiting)
 
     def trigger_for(self, context: Context) -> LoadOverTrigger:
         return LoadOverTrigger(

@@ -12,13 +12,14 @@ from datetime import datetime
 from functools import cached_property
 from typing import Any, ClassVar, NoReturn
 
-from airflow.sdk import BaseOperator
+from airflow.sdk import BaseOperator, Context
 from airflow.sdk.exceptions import AirflowSkipException
 
-from logbus import errors, links, model, pipeline_definition, task_context
+from logbus import assets, errors, links, model, pipeline_definition, spark_submit, task_context
 from logbus.hooks.broker import BrokerHook
 from logbus.hooks.warehouse import WarehouseHook
 from logbus.loads.ledger import Ledger
+from logbus.operators import waiting_runs
 from logbus.windows.rows import definition_of, differences, in_words
 
 CONNECTION_FIELDS = ("kafka_conn_id", "warehouse_conn_id")
@@ -77,6 +78,93 @@ class OverWindows:
 
     def _skip_without_windows(self) -> NoReturn:
         raise AirflowSkipException("no window to work on: the task that provides `windows` returned none, or was skipped")
+
+
+class BeginsLoad(OverWindows):
+    """Mixed into the operators that begin attempts: which windows one application loads."""
+
+    registers = True
+    max_windows_per_application: int
+    accept_other_records: bool | str
+    fill_gaps: bool
+
+    @property
+    def _is_shared(self) -> bool:
+        """Whether the application loads the windows of other runs as well."""
+        return self.windows is None and self.max_windows_per_application > 1
+
+    def _windows_to_load(self, ledger: Ledger, starts: Sequence[datetime], context: Context) -> list[model.Interval] | None:
+        """Those that hold a record; None if another run's application has loaded all of them since this run was requested."""
+        if self._is_shared and waiting_runs.is_loaded_since_asked(ledger, self.pipeline, starts, context):
+            self.log.info("Another run's application has loaded this hour since this run was requested")
+            return None
+        windows = ledger.windows_at(self.pipeline.name, starts)
+        empty = [window.interval.start for window in windows if not window.needs_load]
+        if empty:
+            self.log.info("%d window(s) hold no record, which their boundaries prove", len(empty))
+            ledger.end_attempts_at(self.pipeline.name, empty, f"run {context['run_id']} found the window empty", self._now())
+        return [window.interval for window in windows if window.needs_load]
+
+    def _windows_beside(self, ledger: Ledger, own: model.Interval, context: Context) -> tuple[list[datetime], list[datetime]]:
+        """Windows that other runs of the DAG wait for, and those that no run is to load."""
+        if not self._is_shared:
+            return [], []
+        room = self.max_windows_per_application - 1
+        beside = waiting_runs.Beside(
+            ledger=ledger,
+            log=self.broker.log_offsets(),
+            pipeline_name=self.pipeline.name,
+            own=own,
+            now=self._now(),
+            grid=self.pipeline.grid,
+        )
+        waiting = beside.hours(context, room)
+        if waiting:
+            self.log.info("%d other runs wait for their hours, which are loaded in the same application", len(waiting))
+        if not self.fill_gaps:
+            return waiting, []
+        gaps = beside.missing_before(context, room - len(waiting), {own.start, *waiting})
+        if gaps:
+            self.log.info("%d hours before this one are missing and loaded with it: %s", len(gaps), ", ".join(map(str, gaps)))
+        return waiting, gaps
+
+    def _load_run(self, ledger: Ledger, context: Context) -> spark_submit.LoadRun:
+        return spark_submit.LoadRun(
+            ledger=ledger,
+            pipeline_name=self.pipeline.name,
+            definition=self.pipeline,
+            run_id=str(context["run_id"]),
+            try_number=int(context["ti"].try_number),
+            task=task_context.task_key(context),
+            now=self._now,
+            say=self.log.info,
+        )
+
+
+class ReportsLoad(OverWindows):
+    """Mixed into the operators at whose end windows are loaded: what they return and announce."""
+
+    outlets: Sequence[Any]
+
+    def _report(
+        self, ledger: Ledger, starts: Sequence[datetime], context: Context, is_adopted: bool, waiting: Sequence[datetime] | None
+    ) -> dict[str, Any]:
+        """`filled` are windows that this run's attempts loaded, earlier tries included, and that neither it nor one of the runs
+        `waiting` was for; none if `waiting` is None."""
+        filled = set[datetime]()
+        if waiting is not None:
+            filled = ledger.unaudited_of_run(self.pipeline.name, context["ti"].dag_id, str(context["run_id"]))
+        windows = ledger.windows_at(self.pipeline.name, starts)
+        task_context.add_to_outlet_events(context, self.outlets, windows)
+        return {
+            **task_context.event_extra(windows),
+            "adopted": is_adopted,
+            "filled": [model.instant_text(start) for start in sorted(filled - {*starts, *(waiting or ())})],
+        }
+
+    def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:
+        """Topic and table. Called only by Airflow's OpenLineage provider, if installed."""
+        return assets.load_lineage(self.broker.client_config(), self.warehouse.url, self.pipeline)
 
 
 class WindowOperator(OverWindows, BaseOperator):
