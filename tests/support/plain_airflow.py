@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from logbus.waiting import PATIENCE_SECONDS
+
 from scripts.grid import FREE, RELEASES, uv_program
 
 CHECKOUT = Path(__file__).parents[2]
@@ -35,6 +37,7 @@ class PlainAirflow:
             "AIRFLOW_HOME": str(self.home / "airflow"),
             "AIRFLOW__CORE__DAGS_FOLDER": str(self.home / "dags"),
             "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+            "AIRFLOW__CORE__DAGBAG_IMPORT_TIMEOUT": str(PATIENCE_SECONDS),
             "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS": "True",
             **self.variables,
         }
