@@ -30,9 +30,16 @@ BEYOND_RETRY = (
     errors.TooManyWindows,
     errors.WrongRequest,
 )
-# Of the windows of an event or an XCom, with all that is known of them: both are rows of Airflow's database, and a window of 200
-# partitions is 6 kB.
+# Of the windows of an event or an XCom, with all that is known of them: both are rows of Airflow's database.
 WINDOWS_SHOWN_MAX = 100
+# Of what those say by partition, and other results by partition or window, all together: 30 bytes each.
+DETAILS_SHOWN_MAX = 2_000
+DETAILS = frozenset(
+    {
+        *("ranges", "expected", "counted", "committed", "ahead", "moves", "partitions", "deletions", "held"),
+        *("no_longer_replayable", "given_up"),
+    }
+)
 TRUE_WORDS = ("true", "yes", "1", "on")
 TIMETABLE_ADVICE = (
     "schedule the DAG by logbus.timetable.WindowTimetable(), as ingest does, or by "
@@ -152,11 +159,32 @@ def event_extra(windows: Iterable[model.FrozenWindow]) -> dict[str, Any]:
 
 def windows_extra(starts: Iterable[datetime], windows: Sequence[Summarized]) -> dict[str, Any]:
     """What an event or an XCom has of many windows: the starts of all, for the tasks that work on them next, and details of the
-    first ones."""
+    first ones, by partition too if there are few."""
     return {
         "window_count": len(windows),
         "starts": [model.instant_text(start) for start in starts],
-        "windows": [window.summary() for window in windows[:WINDOWS_SHOWN_MAX]],
+        "windows": bounded_details(window.summary() for window in windows[:WINDOWS_SHOWN_MAX]),
+    }
+
+
+def bounded_details(summaries: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The summaries, without their details (null instead) from where those are too many; ledger and log have all of them."""
+    kept, count = [], 0
+    for summary in summaries:
+        count += _detail_count(summary)
+        kept.append(summary if count <= DETAILS_SHOWN_MAX else _without_details(summary))
+    return kept
+
+
+def _detail_count(summary: Mapping[str, Any]) -> int:
+    details = sum(len(value) for name, value in summary.items() if name in DETAILS)
+    return details + sum(_detail_count(value) for value in summary.values() if isinstance(value, dict))
+
+
+def _without_details(summary: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        name: None if name in DETAILS else _without_details(value) if isinstance(value, dict) else value
+        for name, value in summary.items()
     }
 
 

@@ -42,7 +42,7 @@ class CommitOffsetsOperator(WindowOperator):
         for partition, offset in done.ahead.items():
             self.log.info("%s-%d: group %s is already at %d and stays there", done.topic, partition, self.group, offset)
         self.log.info("Group %s of %s: committed %s", self.group, done.topic, done.committed or "nothing")
-        return done.summary()
+        return task_context.bounded_details([done.summary()])[0]
 
 
 WINDOW = "window"
@@ -96,11 +96,10 @@ class RewindOffsetsOperator(WindowOperator):
             group_offsets.execute(groups, moves, f"logbus rewind to {self.to}")
         for move in moves:
             self.log.info("%s-%d: %s -> %d", move.topic, move.partition, move.current, move.new)
-        return {
-            "group": self.group,
-            "topic": self.pipeline.topic,
-            "moves": {str(move.partition): [move.current, move.new] for move in moves},
-        }
+        done = {"group": self.group, "topic": self.pipeline.topic}
+        return task_context.bounded_details(
+            [{**done, "moves": {str(move.partition): [move.current, move.new] for move in moves}}]
+        )[0]
 
     def _target(self, context: Context) -> Target:
         if self.to == WINDOW:

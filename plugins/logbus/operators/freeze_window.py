@@ -43,7 +43,7 @@ class FreezeWindowOperator(WindowOperator):
             self._register(ledger, context)
             window = ledger.freeze_or_get(self.pipeline.name, task_context.run_interval(context), log, now)
         self.log.info("Window %s holds %d records: %s", window.interval, window.record_count, ", ".join(map(str, window.ranges)))
-        return window.summary()
+        return task_context.bounded_details([window.summary()])[0]
 
 
 class FreezeClosedWindowsOperator(WindowOperator):

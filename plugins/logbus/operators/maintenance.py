@@ -110,7 +110,7 @@ class RetentionOperator(BaseOperator):
         self._tell(report)
         if report.alarms:
             raise errors.RetentionOverdue("\n".join(report.alarms))
-        return report.summary()
+        return {**report.summary(), "topics": task_context.bounded_details(plan.summary() for plan in report.plans)}
 
     @cached_property
     def retention(self) -> retention_run.RetentionRun:

@@ -8,6 +8,7 @@ from typing import Any
 
 from airflow.sdk import BaseOperator, Context
 
+from logbus import task_context
 from logbus.errors import UserError
 from logbus.hooks.broker import BrokerHook
 
@@ -66,4 +67,4 @@ class ProduceOperator(BaseOperator):
             raise UserError("records is None: the function or task that provides them returned nothing, or was skipped")
         done = self.broker.produce(self.topic, records)
         self.log.info("%d records stored in topic %s: %s", done["records"], self.topic, done["partitions"])
-        return done
+        return task_context.bounded_details([done])[0]
