@@ -253,6 +253,24 @@ def test_registering_otherwise_shows_the_difference_and_changes_nothing_without_
     assert (world.ledger.pipeline("p").parse, changed.stderr) == ("json", "")
 
 
+def test_days_of_a_time_zone_are_registered_listed_and_never_become_hours(world: World, run: Run) -> None:
+    world.log.append("t", *stamps(10, 60))
+    days = (*REGISTER, "--parse", "lines", "--every", "1d", "--timezone", "Europe/Berlin")
+    assert run(*days).exit_code == 0
+    assert "  windows of 1d in Europe/Berlin from the earliest record" in run("pipeline", "show", "p").stdout
+    listed = shown(run("window", "ls", "--pipeline", "p", "--since", "2015-05-17T00:00+02:00", "--json"))
+    assert {gap["start"]: gap["empty"] for gap in listed["gaps"]} == {
+        "2015-05-16T22:00:00Z": False,
+        "2015-05-17T22:00:00Z": True,
+        "2015-05-18T22:00:00Z": False,
+    }
+    assert "p is 2 days behind, the oldest 2015-05-16T22:00:00Z" in run("pipeline", "show", "p").stdout
+    refused = run(*REGISTER, "--parse", "lines", "--change")
+    assert "timezone: Europe/Berlin against UTC" in refused.stderr
+    assert "every: 1d against 1h" in refused.stderr
+    assert run(*days[:-1], "Berlin").stderr.startswith("error: ")
+
+
 def test_a_change_that_a_dag_will_take_back_says_so(world: World, run: Run) -> None:
     world.ledger.define(LINES, world.log, NOW, dag_id="hourly")
     changed = run(*REGISTER, "--parse", "json", "--change")

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
 from uuid import uuid4
@@ -8,7 +9,7 @@ from uuid import uuid4
 import pytest
 from airflow.sdk import CronDataIntervalTimetable, CronTriggerTimetable, DeltaDataIntervalTimetable
 from logbus.errors import WindowNotClosed
-from logbus.model import HOUR, Interval, Pipeline
+from logbus.model import HOUR, Grid, Interval, Pipeline
 from logbus.operators import waiting_runs
 from logbus.task_context import run_interval
 from logbus.timetable import WindowTimetable
@@ -72,6 +73,14 @@ def test_the_day_on_which_the_clocks_change_has_the_end_that_its_own_run_gives_i
     found = waiting_runs.waiting_intervals(run_context(waiting=[following.start]), own, reach=5)
     assert found == [following]
     assert following.end - following.start == 25 * HOUR
+
+
+def test_the_days_around_a_change_of_clocks_are_those_of_the_pipelines_grid(runs: Runs) -> None:
+    days = [Interval(start, end) for start, end in pairwise(BERLIN_DAYS)]
+    runs.intervals = {f"backfill__{day.start.isoformat()}": day for day in days}
+    context, grid = run_context(waiting=[day.start for day in days]), Grid(DAY, "Europe/Berlin")
+    assert waiting_runs.waiting_intervals(context, days[2], reach=5, grid=grid) == [days[3], days[1], days[0]]
+    assert waiting_runs.waiting_intervals(context, days[2], reach=5) == [days[3]], "25 hours from each to the next"
 
 
 def test_nobody_waiting_costs_two_questions(runs: Runs) -> None:
