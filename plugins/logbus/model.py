@@ -358,7 +358,7 @@ class PartitionTally:
     fingerprint: int = 0
 
 
-LOSS_ACCEPTED = "loss accepted"
+EXACT, LOSS_ACCEPTED = "exact", "loss accepted"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -380,7 +380,7 @@ class AuditReport:
         """`exact`, or everything that differs; never `exact` if records are gone and their loss was accepted."""
         if self.problems:
             return "; ".join(self.problems)
-        return "exact" if self.window.loss_accepted is None else LOSS_ACCEPTED
+        return EXACT if self.window.loss_accepted is None else LOSS_ACCEPTED
 
     def summary(self) -> dict[str, Any]:
         """The report as JSON-ready values."""

@@ -62,13 +62,15 @@ def ingest(
     dag_arguments: Mapping[str, Any] | None = None,
     max_windows_per_application: int = spark_submit.WINDOWS_PER_JOB_MAX,
     fill_gaps: bool = True,
+    proven_within: timedelta | None = None,
+    on_late_callback: timetable.Callback | None = None,
     **options: Unpack[PipelineOptions],
 ) -> DAG:
     """The DAG named after the pipeline: after each window, load it into the pipeline's table, exactly once.
 
     Windows are an hour long unless `every` says otherwise: `every="15m"`, or `every="1d", timezone="Europe/Berlin"`. A run is due
     when its window is closed, so none waits in a slot: a run triggered at HH:01 begins at HH:01. The audit's success is an event
-    of the asset `table_asset(pipeline)`, which carries the window.
+    of the pipeline's assets (logbus.assets), which carries the window.
 
     :param pipeline: a `Pipeline`, or the name of one that `options` describe (logbus.pipeline_definition): `topic` and `table`,
         by default the same name, `parse`, and whatever else it needs
@@ -77,6 +79,10 @@ def ingest(
     :param max_windows_per_application: how many windows of a backfill one Spark application loads at most
     :param fill_gaps: a scheduled run also loads the missing closed windows before its own, in the same application: those whose
         run failed, or was never created while the scheduler was down
+    :param proven_within: how long after its end a window is late unless it is loaded and audited by then. Airflow then calls
+        `on_late_callback`
+    :param on_late_callback: Airflow's `AsyncCallback` or `SyncCallback` of a function or a notifier; by default an error in the
+        triggerer's log
     """
     defined = as_pipeline(pipeline, options)
     common = _common_arguments(defined, connections)
@@ -85,6 +91,9 @@ def ingest(
         "schedule": timetable.of_pipeline(defined),
         "max_active_runs": 1,  # its loads share one pool slot anyway; a triggered hour runs before the hour that is due
     }
+    if proven_within is not None:
+        alert, given = timetable.deadline(defined, proven_within, on_late_callback), (dag_arguments or {}).get("deadline") or []
+        dag_arguments = {**(dag_arguments or {}), "deadline": [alert, *(given if isinstance(given, list) else [given])]}
     with DAG(defined.name, **_dag_defaults(arguments, dag_arguments)) as dag:
         freeze = freeze_window.FreezeWindowOperator(task_id="freeze", **common)
         load = load_window.LoadWindowOperator(
@@ -95,7 +104,7 @@ def ingest(
             fill_gaps=fill_gaps,
             **common,
         )
-        audit = audit_window.AuditWindowOperator(task_id="audit", also=FILLED, outlets=[assets.table_asset(defined)], **common)
+        audit = audit_window.AuditWindowOperator(task_id="audit", also=FILLED, outlets=assets.outlets(defined), **common)
         freeze >> load >> audit
     return dag
 
@@ -107,6 +116,8 @@ def hourly_ingest(
     dag_arguments: Mapping[str, Any] | None = None,
     max_windows_per_application: int = spark_submit.WINDOWS_PER_JOB_MAX,
     fill_gaps: bool = True,
+    proven_within: timedelta | None = None,
+    on_late_callback: timetable.Callback | None = None,
     **options: Unpack[PipelineOptions],
 ) -> DAG:
     """`ingest` in windows of an hour, the usual ones; its arguments are the same."""
@@ -121,6 +132,8 @@ def hourly_ingest(
         dag_arguments=dag_arguments,
         max_windows_per_application=max_windows_per_application,
         fill_gaps=fill_gaps,
+        proven_within=proven_within,
+        on_late_callback=on_late_callback,
     )
 
 
@@ -131,6 +144,8 @@ def many_topics(
     dag_arguments: Mapping[str, Any] | None = None,
     max_windows_per_application: int = spark_submit.WINDOWS_PER_JOB_MAX,
     fill_gaps: bool = True,
+    proven_within: timedelta | None = None,
+    on_late_callback: timetable.Callback | None = None,
     **options: Unpack[PipelineOptions],
 ) -> list[DAG]:
     """An ingest for each topic, all with the same arguments. A topic that needs options of its own is given as a
@@ -144,6 +159,8 @@ def many_topics(
             dag_arguments=dag_arguments,
             max_windows_per_application=max_windows_per_application,
             fill_gaps=fill_gaps,
+            proven_within=proven_within,
+            on_late_callback=on_late_callback,
             **({} if isinstance(topic, Pipeline) else options),
         )
         for topic in topics
@@ -182,9 +199,7 @@ def catch_up(
         load = load_window.LoadWindowOperator(
             task_id="load", windows=windows, conn_id=connections.spark, pool=connections.pool, **common
         )
-        audit = audit_window.AuditWindowOperator(
-            task_id="audit", windows=windows, outlets=[assets.table_asset(defined)], **common
-        )
+        audit = audit_window.AuditWindowOperator(task_id="audit", windows=windows, outlets=assets.outlets(defined), **common)
         freeze >> load >> audit
     return dag
 

@@ -24,7 +24,7 @@ from sqlalchemy import Engine, text
 
 from tests.support.airflow_runs import wait_for_files
 from tests.support.browsing import PATIENCE_MS, WIDE, browser  # noqa: F401
-from tests.support.demos import END, HOURS, LINES, FirstDemo, SecondDemo, processes_of, run_demo
+from tests.support.demos import END, HOURS, LINEAGE, LINES, FirstDemo, SecondDemo, processes_of, run_demo
 from tests.support.pages import blocks
 from tests.support.postgres import server_directory  # noqa: F401
 
@@ -38,11 +38,20 @@ def first(server_directory: Path) -> FirstDemo:  # noqa: F811
     return run_demo(log, report, home)
 
 
+# An hour of a topic that nobody has, late after a second.
+LATE = """from datetime import timedelta
+from logbus.pipelines import hourly_ingest
+
+hourly_ingest("late", parse="raw", lateness=timedelta(0), proven_within=timedelta(seconds=1))
+"""
+
+
 @pytest.fixture(scope="package")
 def dags(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The project's DAGs, the one that readers of the tutorial write, and one over clusters."""
+    """The project's DAGs, the one that readers of the tutorial write, one over clusters, and one that is late."""
     folder = tmp_path_factory.mktemp("airflow") / "dags"
     shutil.copytree(project_directory() / "dags", folder, ignore=shutil.ignore_patterns("__pycache__"))
+    (folder / "late.py").write_text(LATE)
     for block in blocks(project_directory() / "docs" / "tutorial.md"):
         if name := block.file_name("dag"):
             (folder / name).write_text(block.text)
@@ -53,7 +62,9 @@ def dags(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="package")
 def second(first: FirstDemo, dags: Path) -> Iterator[SecondDemo]:
     home = home_of_log(first.home, first.log)
-    with LocalStack(home, project=project_directory(), environment=os.environ, dags=dags) as stack:
+    transport = {"TYPE": "file", "LOG_FILE_PATH": str(home / LINEAGE), "APPEND": "true"}
+    environment = {**os.environ, **{f"OPENLINEAGE__TRANSPORT__{name}": value for name, value in transport.items()}}
+    with LocalStack(home, project=project_directory(), environment=environment, dags=dags) as stack:
         stack.start_storage()
         stack.start_airflow()
         wait_for_files(stack.airflow.api, {path.relative_to(dags).as_posix() for path in dags.rglob("*.py")})

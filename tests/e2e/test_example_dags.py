@@ -19,10 +19,10 @@ from logbus.cli.stack import LocalStack
 from logbus.loads.ledger import Ledger
 from logbus.model import Interval, instant_text
 from logbus.waiting import PATIENCE_SECONDS, wait_until
-from sqlalchemy import Engine
+from sqlalchemy import Engine, make_url
 
 from tests.support import airflow_runs
-from tests.support.demos import SecondDemo
+from tests.support.demos import LINEAGE, SecondDemo
 
 pytestmark = pytest.mark.usefixtures("asked")
 
@@ -30,6 +30,7 @@ START = datetime(2015, 5, 17, tzinfo=UTC)
 HOURS = 6
 VIEWS_PER_HOUR = 5
 PAGE_VIEWS, BY_HOUR, BY_DAY, SIZES = "page_views", "page_views_by_hour", "page_views_by_day", "page_views_partition_sizes"
+WHOLE_DAY, REST_OF_DAY, LATE = "page_views_proven_day", "page_views_catchup", "late"
 VISITS, MAINTENANCE = "visits", "logbus_maintenance"
 SHORT_DAY = Interval(datetime(2015, 3, 28, 23, tzinfo=UTC), datetime(2015, 3, 29, 22, tzinfo=UTC))  # of Berlin: 23 hours
 LINK = "Window in the ledger"
@@ -68,6 +69,7 @@ def backfilled(stack: LocalStack, api: AirflowApi, rows: Rows, day_report: ApiDa
         stack, PAGE_VIEWS, [(at(view / VIEWS_PER_HOUR), {"url": f"/{view}", "visitor": view}) for view in views]
     )
     airflow_runs.unpause_and_read_again(api, BY_HOUR)
+    api.unpause(WHOLE_DAY)
     wait_until(lambda: rows("select name from logbus.watcher") == [("page_views/audited",)], what="the watcher")
     airflow_runs.unpause_without_the_hour_that_is_due(api, PAGE_VIEWS)
     span = {"from_date": instant_text(at(0)), "to_date": instant_text(at(HOURS - 1))}
@@ -79,15 +81,17 @@ def backfilled(stack: LocalStack, api: AirflowApi, rows: Rows, day_report: ApiDa
 
 @pytest.fixture(scope="module")
 def asked(stack: LocalStack, api: AirflowApi, backfilled: list[ApiDagRun]) -> dict[str, ApiDagRun]:
-    """Runs by their DAGs: an ad hoc program, the housekeeping DAGs, and one hour cleared. Beside them a backfill of the day of one
-    of the many topics."""
+    """Runs by their DAGs: an ad hoc program, an hour that never loads, the rest of the day, the housekeeping DAGs, and one hour
+    cleared. Beside them a backfill of the day of one of the many topics."""
     second = timedelta(seconds=1)
     visits = (SHORT_DAY.start - second, SHORT_DAY.start, SHORT_DAY.end - second, SHORT_DAY.end)
     airflow_runs.produce_json(stack, VISITS, [(visited, {"visitor": number}) for number, visited in enumerate(visits)])
     day = instant_text(SHORT_DAY.start)
     airflow_runs.unpause_without_the_hour_that_is_due(api, VISITS)
     api.request("POST", "/api/v2/backfills", json={"dag_id": VISITS, "from_date": day, "to_date": day, "max_active_runs": 1})
-    runs = {SIZES: airflow_runs.ask_for_run(api, SIZES, Interval(at(0), at(1)))}
+    runs = {name: airflow_runs.ask_for_run(api, name, Interval(at(0), at(1))) for name in (SIZES, LATE)}
+    runs[REST_OF_DAY] = api.trigger(REST_OF_DAY, conf={"since": instant_text(at(HOURS)), "until": instant_text(at(24))})
+    api.unpause(REST_OF_DAY)
     runs[MAINTENANCE] = api.trigger(MAINTENANCE)
     api.unpause(MAINTENANCE)
     runs[PAGE_VIEWS] = max(backfilled, key=lambda found: found.run_id)
@@ -129,7 +133,7 @@ def test_all_but_the_first_of_a_backfill_find_their_hour_loaded(backfilled: list
 def test_each_audited_hour_is_an_event_that_carries_its_window(backfilled: list[ApiDagRun], api: AirflowApi) -> None:
     parameters = {"source_dag_id": PAGE_VIEWS, "limit": 100}
     events = api.request("GET", "/api/v2/assets/events", params=parameters)["asset_events"]
-    windows = [window for event in events for window in event["extra"]["windows"]]
+    windows = [window for event in events for window in event["extra"].get("windows", ())]
     assert {window["start"] for window in windows} >= {instant_text(at(hour)) for hour in range(HOURS)}
     assert all(window["pipeline"] == PAGE_VIEWS and window["state"] == "audited" for window in windows)
 
@@ -150,6 +154,62 @@ def test_every_audited_hour_starts_work_downstream_exactly_once(backfilled: list
         counted.update(hours)
     asked_for = {start: visitors for start, visitors in counted.items() if start < end}
     assert asked_for == {instant_text(at(hour)): VIEWS_PER_HOUR for hour in range(HOURS)}
+
+
+def test_a_day_runs_once_when_the_keys_of_all_of_its_hours_are_there(
+    asked: dict[str, ApiDagRun], stack: LocalStack, api: AirflowApi
+) -> None:
+    finished(api, asked[REST_OF_DAY])
+    [run] = airflow_runs.wait_for_runs(api, WHOLE_DAY, 1, kind="")
+    done = api.xcom(run, "report")
+    assert (done["day"], done["views"]) == ("2015-05-17", VIEWS_PER_HOUR * HOURS)
+    assert done["complete_until"] >= instant_text(at(HOURS - 1))  # the last hour is loaded again meanwhile
+
+
+def test_the_table_is_an_asset_under_its_own_name(backfilled: list[ApiDagRun], stack: LocalStack, api: AirflowApi) -> None:
+    database = make_url(stack.warehouse_url).database
+    [asset] = api.request("GET", "/api/v2/assets", params={"uri_pattern": f"postgres://%/{database}/public/{PAGE_VIEWS}"})[
+        "assets"
+    ]
+    events = api.request("GET", "/api/v2/assets/events", params={"asset_id": asset["id"]})["asset_events"]
+    assert {start for event in events for start in event["extra"]["starts"]} >= {instant_text(at(hour)) for hour in range(HOURS)}
+
+
+def test_an_hour_that_is_not_proven_in_time_is_called_late(
+    asked: dict[str, ApiDagRun], stack: LocalStack, api: AirflowApi
+) -> None:
+    sentence = f"The window of {LATE} from 2015-05-17T00:00:00Z on was not proven within 0:00:01 of its end"
+    wait_until(
+        lambda: any(sentence in path.read_text(errors="replace") for path in stack.home.rglob("*.log")),
+        what="the callback of the deadline",
+    )
+    api.pause(LATE)
+
+
+def test_lineage_has_the_rows_of_a_load_their_columns_and_the_verdict_of_the_audit(
+    backfilled: list[ApiDagRun], stack: LocalStack
+) -> None:
+    def completed() -> dict[str, Any]:
+        events = [json.loads(line) for line in (stack.home / LINEAGE).read_text().splitlines()]
+        return {event["job"]["name"]: event for event in events if event["eventType"] == "COMPLETE"}
+
+    wait_until(
+        lambda: {f"{PAGE_VIEWS}.load", f"{PAGE_VIEWS}.audit"} <= set(completed()),
+        what="the events of lineage",
+        not_yet=FileNotFoundError,
+    )
+    load, audit = completed()[f"{PAGE_VIEWS}.load"], completed()[f"{PAGE_VIEWS}.audit"]
+    [topic], [table], [audited] = load["inputs"], load["outputs"], audit["inputs"]
+    assert (topic["namespace"], topic["name"]) == (f"kafka://{stack.bootstrap_servers}", PAGE_VIEWS)
+    assert (audited["namespace"], audited["name"]) == (table["namespace"], table["name"])
+    for dataset in (table, audited):
+        columns = {field["name"]: field["type"] for field in dataset["facets"]["schema"]["fields"]}
+        assert (columns["url"], columns["visitor"], columns["_offset"]) == ("text", "bigint", "bigint")
+    assert topic["inputFacets"]["inputStatistics"]["rowCount"] == VIEWS_PER_HOUR
+    assert table["outputFacets"]["outputStatistics"]["rowCount"] == VIEWS_PER_HOUR
+    assert audited["inputFacets"]["dataQualityMetrics"]["rowCount"] == VIEWS_PER_HOUR
+    [assertion] = audited["inputFacets"]["dataQualityAssertions"]["assertions"]
+    assert (assertion["assertion"], assertion["success"]) == ("exact", True)
 
 
 def test_a_report_waits_for_its_whole_span(backfilled: list[ApiDagRun], day_report: ApiDagRun, api: AirflowApi) -> None:

@@ -16,6 +16,7 @@ from logbus.model import FrozenWindow
 
 LINES, HOURS = 600, 4
 END = datetime(2015, 5, 21, tzinfo=UTC)  # of the log
+LINEAGE = "lineage.jsonl"  # in the second demo's home: an event of OpenLineage in each line
 DEMO_SECONDS_MAX = 3_600.0  # a minute's work; with forty other busy processes on two cores it took 1,542 s
 
 

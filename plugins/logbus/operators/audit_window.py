@@ -9,11 +9,13 @@ from typing import Any
 
 from airflow.sdk import Context
 
-from logbus import errors, model, task_context
+from logbus import assets, errors, model, task_context
 from logbus.formatting import many
+from logbus.hooks.warehouse import WarehouseHook
 from logbus.loads.audit import audit_window
-from logbus.loads.sinks import each_sink_once
+from logbus.loads.sinks import each_sink_once, sink_for
 from logbus.operators.window_operator import WindowOperator
+from logbus.windows.coverage import complete_until
 
 PROBLEMS_SHOWN_MAX = 20  # in the error of an audit over many windows; the log has all of them
 
@@ -21,7 +23,8 @@ PROBLEMS_SHOWN_MAX = 20  # in the error of an audit over many windows; the log h
 class AuditWindowOperator(WindowOperator):
     """Audit the run's window, or all of `windows`. If a count is off, the task fails and names the partition and the difference.
 
-    Returns the starts of the windows, and what was counted in each of the first hundred.
+    Returns the starts of the windows, and what was counted in each of the first hundred. Its success is an event of its outlets,
+    for which there is `logbus.assets.outlets(pipeline)`.
 
     :param pipeline: a `Pipeline`, or the name of a registered one (templated)
     :param also: starts of additional windows that the run has loaded (templated)
@@ -34,6 +37,7 @@ class AuditWindowOperator(WindowOperator):
     def __init__(self, *, pipeline: model.Pipeline | str, also: Sequence[str] | str = (), **kwargs: Any) -> None:
         super().__init__(pipeline=pipeline, **kwargs)
         self.also = also
+        self._reports: list[model.AuditReport] = []
 
     def execute(self, context: Context) -> dict[str, Any]:
         with task_context.fail_without_retry():
@@ -42,12 +46,28 @@ class AuditWindowOperator(WindowOperator):
         with task_context.fail_without_retry():
             sinks = each_sink_once()
             reports = [audit_window(engine, log, self.pipeline_name, start, self._now(), sinks) for start in starts]
+        self._reports = reports
         for report in reports:
             self._tell(report)
+        with engine.connect() as connection:
+            until = complete_until(connection, self.pipeline_name)
+        assets.store_complete_until(context, self.outlets, self.pipeline_name, until)
         if problems := [problem for report in reports for problem in _dated_problems(report)]:
             raise errors.AuditMismatch(audit_failure(problems, len(reports)))
-        task_context.add_to_outlet_events(context, self.outlets, [_as_audited(report, self._now()) for report in reports])
+        proven = [_as_audited(report, self._now()) for report in reports]
+        pipeline = self.warehouse.ledger().pipeline(self.pipeline_name)
+        assets.tell_of_proven(context, self.outlets, pipeline, proven, sinks(pipeline, engine).public_table)
         return {"audited": len(reports), **task_context.windows_extra(starts, reports)}
+
+    def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:
+        """The table, and whether it is exact. Called only by Airflow's OpenLineage provider, if installed."""
+        from logbus import lineage
+
+        ledger = WarehouseHook(self.warehouse_conn_id).ledger()
+        table = sink_for(ledger.pipeline(self.pipeline_name), ledger.engine).public_table()
+        return lineage.of_audit(table, self._reports)
+
+    get_openlineage_facets_on_failure = get_openlineage_facets_on_complete
 
     def _tell(self, report: model.AuditReport) -> None:
         count = sum(tally.loaded + tally.dead_lettered for tally in report.counted.values())

@@ -15,10 +15,11 @@ from typing import Any, ClassVar, NoReturn
 from airflow.sdk import BaseOperator, Context
 from airflow.sdk.exceptions import AirflowSkipException
 
-from logbus import assets, errors, links, model, pipeline_definition, spark_submit, task_context
+from logbus import errors, links, model, pipeline_definition, spark_submit, task_context
 from logbus.hooks.broker import BrokerHook
 from logbus.hooks.warehouse import WarehouseHook
 from logbus.loads.ledger import Ledger
+from logbus.loads.sinks import sink_for
 from logbus.operators import waiting_runs
 from logbus.windows.rows import definition_of, differences, in_words
 
@@ -145,6 +146,7 @@ class ReportsLoad(OverWindows):
     """Mixed into the operators at whose end windows are loaded: what they return and announce."""
 
     outlets: Sequence[Any]
+    _done: Sequence[datetime] = ()
 
     def _report(
         self, ledger: Ledger, starts: Sequence[datetime], context: Context, is_adopted: bool, waiting: Sequence[datetime] | None
@@ -154,17 +156,23 @@ class ReportsLoad(OverWindows):
         filled = set[datetime]()
         if waiting is not None:
             filled = ledger.unaudited_of_run(self.pipeline.name, context["ti"].dag_id, str(context["run_id"]))
+            filled -= {*starts, *waiting}
+        self._done = sorted({*starts, *filled})
         windows = ledger.windows_at(self.pipeline.name, starts)
         task_context.add_to_outlet_events(context, self.outlets, windows)
         return {
             **task_context.event_extra(windows),
             "adopted": is_adopted,
-            "filled": [model.instant_text(start) for start in sorted(filled - {*starts, *(waiting or ())})],
+            "filled": [model.instant_text(start) for start in sorted(filled)],
         }
 
     def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:
-        """Topic and table. Called only by Airflow's OpenLineage provider, if installed."""
-        return assets.load_lineage(self.broker.client_config(), self.warehouse.url, self.pipeline)
+        """Topic and table, how many rows. Called only by Airflow's OpenLineage provider, if installed."""
+        from logbus import lineage
+
+        ledger, topic = WarehouseHook(self.warehouse_conn_id).ledger(), self.pipeline.topic
+        windows, table = ledger.windows_at(self.pipeline.name, self._done), sink_for(self.pipeline, ledger.engine).public_table()
+        return lineage.of_load(lineage.topic_name(self.broker.client_config(), topic), table, windows)
 
 
 class WindowOperator(OverWindows, BaseOperator):

@@ -78,6 +78,12 @@ class LogbusPlugin(AirflowPlugin):
 
         return [WindowTimetable]
 
+    @property
+    def deadline_references(self) -> list[Any]:  # type: ignore[override]  # the base's is an attribute; since Airflow 3.3
+        from logbus.timetable import WindowEnd
+
+        return [WindowEnd]
+
 
 def import_pages() -> None:
     """Pages that cannot be imported must not break the rest of Airflow: the error is logged, and a request gets it again."""

@@ -8,11 +8,18 @@ start is never loaded and is not waited for.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from datetime import datetime
 
-from sqlalchemy import Connection, Engine, select
+from sqlalchemy import Connection, Engine, select, text
 
 from logbus import errors, model
 from logbus.windows import rows, schema
+
+
+def complete_until(connection: Connection, pipeline_name: str) -> datetime | None:
+    """Before which instant all of the pipeline's table is audited, without a gap; None: nothing is. As the ledger's view says."""
+    query = text("select complete_until from logbus.complete_until where pipeline = :name")
+    return connection.execute(query, {"name": pipeline_name}).scalar_one_or_none()
 
 
 def missing_span(engine: Engine, pipeline_name: str, span: model.Interval, *, audited: bool = False) -> model.Interval | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ import pytest
 from logbus.errors import UserError
 from logbus.loads.sinks import iceberg
 from logbus.loads.sinks.iceberg_table import open_catalog
-from logbus.loads.sinks.snapshot_entry import LedgerEntry, from_json
+from logbus.loads.sinks.snapshot_entry import from_json
 from pyiceberg.partitioning import UNPARTITIONED_PARTITION_SPEC
 from pyiceberg.table import Table
 from pyiceberg.utils.config import Config
@@ -47,6 +46,16 @@ def test_a_load_is_one_snapshot_that_carries_the_ledger_entry(bench: Bench) -> N
     assert (carried["added-records"], carried["deleted-records"], carried["total-records"]) == ("3", "3", "3")
 
 
+def test_the_table_says_until_when_it_was_proven_when_its_last_window_was_committed(bench: Bench) -> None:
+    for number, until in ((10, "10:00:00"), (11, "11:00:00"), (10, "10:00:00"), (11, "11:00:00")):
+        bench.start(number).load()
+        assert table(bench).properties["logbus.complete-until"] == f"2015-05-17T{until}Z"
+        assert audit(bench, number).ok
+    bench.world.execute('update logbus.anchor set "offset" = "offset" - 1')  # records before the first window
+    bench.start(11).load()
+    assert "logbus.complete-until" not in table(bench).properties
+
+
 def test_commits_of_other_windows_meanwhile_are_no_conflict(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     bench.start(12).load()
     meanwhile(monkeypatch, lambda: bench.start(11).load())
@@ -73,11 +82,11 @@ def meanwhile(monkeypatch: pytest.MonkeyPatch, act: Any) -> None:
     """Calls `act` once, after a commit has read the table and before it is sent."""
     replace_files, acted = iceberg.replace_files, []
 
-    def act_and_replace(found: Table, entry: LedgerEntry, files: Sequence[str]) -> None:
+    def act_and_replace(*arguments: Any) -> None:
         if not acted:
             acted.append(True)
             act()
-        replace_files(found, entry, files)
+        replace_files(*arguments)
 
     monkeypatch.setattr(iceberg, "replace_files", act_and_replace)
 

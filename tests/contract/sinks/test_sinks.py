@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -12,6 +13,7 @@ import pytest
 from logbus.errors import AttemptSuperseded, EquationMismatch, OtherRecords, PipelineConflict, UserError
 from logbus.loads.rebuild import rebuild
 from logbus.loads.tally import WITHOUT_CHECKSUM
+from logbus.loads.target import SYSTEM_COLUMNS
 from logbus.model import FrozenWindow, WindowState
 from logbus.parsing import Parser, Unparsable
 from logbus.waiting import PATIENCE_SECONDS
@@ -31,6 +33,23 @@ def test_a_load_puts_exactly_the_windows_records_into_the_target(bench: Bench) -
     assert audit(bench).ok
     bench.start(11).load()
     assert bench.rows() == sorted(HOUR_TEN + HOUR_ELEVEN)
+
+
+def test_others_know_the_target_by_its_place_and_its_columns(bench: Bench) -> None:
+    if bench.kind != "own":
+        assert bench.sink.public_table() is None
+    bench.start(10).load()
+    table = bench.sink.public_table()
+    assert table is not None
+    assert set(table.columns) == {*SYSTEM_COLUMNS, "line"}
+    if bench.is_files:
+        place = f"{bench.settings['warehouse'].removeprefix('file://')}/public/t"
+        assert (table.namespace, table.name, table.uri) == ("file", place, f"file://{place}")
+    else:
+        database = bench.world.ledger.engine.url.database
+        server, name = table.namespace, f"{database}.public.t"
+        assert re.fullmatch(r"postgres://[^/@]+:\d+", server)
+        assert (table.name, table.uri) == (name, f"{server}/{name.replace('.', '/')}")
 
 
 def test_the_rows_of_one_record_are_its_own(bench: Bench) -> None:

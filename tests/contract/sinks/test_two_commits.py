@@ -35,8 +35,8 @@ class Killed(BaseException):
 def die_after_publishing(monkeypatch: pytest.MonkeyPatch, sink: IcebergSink) -> None:
     publish = type(sink).publish
 
-    def publish_and_die(self: IcebergSink, entry: LedgerEntry, files: Any) -> None:
-        publish(self, entry, files)
+    def publish_and_die(*arguments: Any) -> None:
+        publish(*arguments)
         raise Killed
 
     monkeypatch.setattr(type(sink), "publish", publish_and_die)
@@ -140,7 +140,7 @@ def test_the_tables_own_fence_refuses_an_attempt_that_lost_the_ledgers(bench: Be
     entry = entry_of(slow.seal(), NOW, Published())
     bench.start(10).load()
     with pytest.raises(AttemptSuperseded):
-        slow.file_sink.publish(entry, slow.reads.files[slow.window.id])
+        slow.file_sink.publish(entry, slow.reads.files[slow.window.id], None)
     assert bench.world.ledger.window("p", at(10)).loaded_attempt == 2
     assert audit(bench).ok
 
@@ -149,7 +149,7 @@ def test_publishing_again_changes_nothing(bench: Bench) -> None:
     loading = bench.start(10).begin().create().run_task(1)
     entry = entry_of(loading.seal(), NOW, Published())
     for _ in range(2):
-        loading.file_sink.publish(entry, loading.reads.files[loading.window.id])
+        loading.file_sink.publish(entry, loading.reads.files[loading.window.id], None)
     assert bench.rows() == HOUR_TEN
 
 

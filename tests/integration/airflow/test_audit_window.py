@@ -1,8 +1,12 @@
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
 import pytest
+from airflow.sdk.execution_time.context import OutletEventAccessors
+from logbus import assets
 from logbus.errors import AuditMismatch
 from logbus.model import WindowState, instant_text
 from logbus.operators.audit_window import AuditWindowOperator
@@ -22,10 +26,10 @@ def loaded(world: World) -> World:
     return world
 
 
-def audit(world: World, **arguments: Any) -> dict[str, Any]:
+def audit(world: World, context: Mapping[str, Any] = MappingProxyType({}), **arguments: Any) -> dict[str, Any]:
     operator = AuditWindowOperator(task_id="audit", pipeline="p", **arguments)
     operator.broker = FakeBroker(world.log)  # type: ignore[assignment]
-    result: dict[str, Any] = operator.execute(run_context())  # type: ignore[arg-type]
+    result: dict[str, Any] = operator.execute({**run_context(), **context})  # type: ignore[arg-type]
     return result
 
 
@@ -42,3 +46,20 @@ def test_one_wrong_window_of_many_fails_the_run_and_is_named(loaded: World) -> N
     with pytest.raises(AuditMismatch, match="2015-05-17T10:00:00Z: .* holds 4 records, accounted for: 3") as failure:
         audit(loaded, windows=[instant_text(at(9)), instant_text(at(10))])
     assert "2015-05-17T09" not in str(failure.value)
+
+
+def test_what_is_proven_is_told_to_airflow_also_under_the_tables_own_name(loaded: World) -> None:
+    events, state, mine = OutletEventAccessors(), {}, assets.table_asset("p")
+    store = SimpleNamespace(set=state.__setitem__, delete=state.pop)
+    context = {"outlet_events": events, "asset_state_store": {mine: store}}
+    audit(loaded, context, windows=[instant_text(at(9)), instant_text(at(10))], outlets=assets.outlets("p"))
+    assert events[assets.windows_asset("p")].partition_keys == {"2015-05-17T09:00:00", "2015-05-17T10:00:00"}
+    [of_table] = events[assets.table_alias("p")].asset_alias_events
+    assert of_table.dest_asset_key.uri.endswith("/public/t")
+    assert events[mine].extra["loaded"] == of_table.extra["loaded"] == 5
+    assert state == {"complete_until": instant_text(at(11))}
+    with loaded.ledger.engine.begin() as connection:
+        connection.execute(text("delete from t where _offset = 0"))
+    with pytest.raises(AuditMismatch):
+        audit(loaded, context, windows=[instant_text(at(9))], outlets=assets.outlets("p"))
+    assert state == {"complete_until": instant_text(at(9))}

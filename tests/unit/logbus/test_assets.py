@@ -3,20 +3,23 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from dataclasses import replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from types import SimpleNamespace
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
+from airflow.sdk.execution_time.context import OutletEventAccessors
 from logbus import assets, task_context
 from logbus.errors import UserError
+from logbus.loads.sinks import PublicTable
 from logbus.model import HOUR, Pipeline, instant_text
-from logbus.operators.load_window import LoadWindowOperator
 from logbus.operators.take_windows import windows_of_events
 
 from tests.support.airflow_context import HOUR_START
-from tests.support.fake_hooks import offline
-from tests.support.fake_ledger import FakeLedger, window
+from tests.support.fake_ledger import window
+
+ACCESS_LOG = Pipeline(name="access_log", topic="t", table="access_log", parse="combined")
 
 
 def test_a_pipeline_and_its_name_stand_for_the_same_asset() -> None:
@@ -54,30 +57,53 @@ def test_without_outlets_no_window_is_looked_at() -> None:
     assert (list(events), len(list(unread))) == ([], 1)
 
 
-@pytest.mark.parametrize("servers", ["b1:9092", "b1:9092,b2:9092", "SASL_SSL://b1:9092, b2:9092"])
-def test_a_topic_is_named_after_the_first_broker(servers: str) -> None:
-    assert assets.topic_name({"bootstrap.servers": servers}, "t") == ("kafka://b1:9092", "t")
+def test_a_proof_is_told_by_the_window_by_its_key_and_under_the_tables_own_name() -> None:
+    events, windows = OutletEventAccessors(), [window(HOUR_START + number * HOUR, attempt=1) for number in range(176)]
+    table = PublicTable(namespace="postgres://h:5432", name="d.public.t", uri="postgres://h:5432/d/public/t", columns={})
+    plain, keyed, alias = outlets = assets.outlets("access_log")
+    assets.tell_of_proven({"outlet_events": events}, outlets, ACCESS_LOG, windows, lambda: table)
+    extra = task_context.event_extra(windows)
+    assert events[plain].extra == extra
+    assert (events[keyed].extra, len(events[keyed].partition_keys)) == ({"pipeline": "access_log"}, assets.KEYS_MAX)
+    assert max(events[keyed].partition_keys) == "2015-05-24T17:00:00", "the last week, of a span that is longer"
+    [of_table] = events[alias].asset_alias_events
+    assert (of_table.dest_asset_key.uri, of_table.extra) == (table.uri, extra)
 
 
-@pytest.mark.parametrize(
-    ("url", "table", "namespace", "name"),
-    [
-        ("postgresql+psycopg://u:p@h:5433/d", "clicks", "postgres://h:5433", "d.public.clicks"),
-        ("postgresql+psycopg://u:p@h/d", "web.clicks", "postgres://h:5432", "d.web.clicks"),
-        ("postgresql+psycopg://u@/d?host=/run/pg", "clicks", "postgres://localhost:5432", "d.public.clicks"),
-    ],
-)
-def test_a_table_is_named_without_user_or_password(url: str, table: str, namespace: str, name: str) -> None:
-    assert assets.table_name(url, table) == (namespace, name)
+def test_the_key_of_a_day_is_the_day_where_the_pipeline_is() -> None:
+    events, keyed = OutletEventAccessors(), assets.windows_asset("access_log")
+    berlin = replace(ACCESS_LOG, interval=timedelta(days=1), timezone="Europe/Berlin")
+    midnight = datetime(2026, 3, 29, tzinfo=ZoneInfo("Europe/Berlin")).astimezone(UTC)
+    assets.tell_of_proven({"outlet_events": events}, [keyed], berlin, [window(midnight, attempt=1)], lambda: None)
+    assert events[keyed].partition_keys == {"2026-03-29T00:00:00"}
 
 
-def test_a_load_reads_the_topic_and_writes_the_table(pipeline: Pipeline, ledger: FakeLedger) -> None:
-    pytest.importorskip("airflow.providers.openlineage", reason="lineage is for those who have Airflow's OpenLineage provider")
-    found = offline(LoadWindowOperator(task_id="load", pipeline=pipeline), ledger).get_openlineage_facets_on_complete(None)
-    assert [(part.namespace, part.name) for part in found.inputs] == [("kafka://b:1", "access_log")]
-    assert [(part.namespace, part.name) for part in found.outputs] == [("postgres://h:5432", "d.public.access_log")]
-    elsewhere = replace(pipeline, settings={"sink": "iceberg"})
-    assert assets.load_lineage({"bootstrap.servers": "b:1"}, "postgresql://h/d", elsewhere).outputs == []
+def test_a_table_that_is_not_there_yet_and_outlets_that_are_not_declared_get_no_event() -> None:
+    events, windows = OutletEventAccessors(), [window(HOUR_START, attempt=1)]
+    context = {"outlet_events": events}
+    assets.tell_of_proven(context, [assets.table_alias("access_log")], ACCESS_LOG, windows, lambda: None)
+    assets.tell_of_proven(context, [], ACCESS_LOG, windows, lambda: pytest.fail("not asked for"))
+    assert len(events) == 0
+
+
+def test_an_airflow_whose_tasks_cannot_set_keys_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(assets, "HAS_KEYS_OF_TASKS", False)
+    with pytest.raises(UserError, match=r"needs Airflow 3\.3 or newer, this is 3\.\d"):
+        assets.windows_asset("p")
+    assert assets.outlets("p") == [assets.table_asset("p"), assets.table_alias("p")]
+
+
+def test_until_when_a_table_is_complete_is_the_state_of_its_asset() -> None:
+    asset, state = assets.table_asset("p"), {"complete_until": "before"}
+    store = SimpleNamespace(set=state.__setitem__, delete=state.pop)
+    for context, declared, until, stored in (
+        ({}, [asset], HOUR_START, "before"),  # Airflow 3.2
+        ({"asset_state_store": {asset: store}}, [], HOUR_START, "before"),
+        ({"asset_state_store": {asset: store}}, [asset], HOUR_START, "2015-05-17T10:00:00Z"),
+        ({"asset_state_store": {asset: store}}, [asset], None, None),
+    ):
+        assets.store_complete_until(context, declared, "p", until)
+        assert state.get("complete_until") == stored
 
 
 TEN, ELEVEN = "2015-05-17T10:00:00Z", "2015-05-17T11:00:00Z"

@@ -4,16 +4,17 @@ import socket
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
-from airflow.sdk import DAG
+from airflow.sdk import DAG, DeadlineAlert, DeadlineReference, SyncCallback
 from jinja2.sandbox import SandboxedEnvironment
-from logbus.assets import table_asset
+from logbus.assets import table_alias, table_asset, windows_asset
 from logbus.errors import UserError
 from logbus.model import Grid, instant_text
 from logbus.pipelines import FILLED, Connections, Pipeline, catch_up, define_pipeline, hourly_ingest, ingest, many_topics
 from logbus.task_context import window_starts
-from logbus.timetable import WindowTimetable
+from logbus.timetable import WindowEnd, WindowTimetable
 
 DAGS = Path(__file__).parents[3] / "dags"
 CLICKS = Pipeline(name="clicks", topic="web.clicks", table="clicks", parse="json", lateness=timedelta(minutes=20))
@@ -71,7 +72,32 @@ def test_many_topics_are_as_many_dags_with_the_same_options() -> None:
 
 def test_the_audits_success_is_an_event_of_the_pipelines_asset() -> None:
     for dag in (hourly_ingest(CLICKS), catch_up(CLICKS)):
-        assert dag.get_task("audit").outlets == [table_asset("clicks")]
+        assert dag.get_task("audit").outlets == [table_asset("clicks"), windows_asset("clicks"), table_alias("clicks")]
+
+
+def test_an_hour_that_is_late_is_a_deadline_of_the_dag_beside_those_of_its_author() -> None:
+    mine = DeadlineAlert(DeadlineReference.DAGRUN_QUEUED_AT, timedelta(hours=9), SyncCallback("builtins.print"))
+    late = {"proven_within": timedelta(hours=1), "dag_arguments": {"deadline": mine}}
+    [dag, other] = many_topics([CLICKS, "orders"], parse="json", **late)
+    assert [alert.interval for alert in dag.deadline] == [timedelta(hours=1), timedelta(hours=9)]
+    assert (dag.deadline[0].callback.path, dag.deadline[0].callback.kwargs["pipeline"]) == ("logbus.timetable.log_late", "clicks")
+    assert other.deadline[0].reference == WindowEnd()
+    given = SyncCallback("builtins.print")
+    assert hourly_ingest(CLICKS, proven_within=timedelta(hours=1), on_late_callback=given).deadline[0].callback is given
+    assert hourly_ingest(CLICKS).deadline is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ({"proven_within": timedelta(minutes=20)}, r"more than the lateness \(0:20:00\), which clicks waits"),
+        ({"proven_within": 3600}, "a timedelta of more than"),
+        ({"proven_within": timedelta(hours=1), "on_late_callback": print}, r"AsyncCallback\(\.\.\.\) or SyncCallback"),
+    ],
+)
+def test_a_deadline_that_no_hour_could_keep_or_that_calls_nothing_is_refused(arguments: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(UserError, match=sentence):
+        hourly_ingest(CLICKS, **arguments)
 
 
 def test_arguments_for_the_dag_itself_are_taken_over_and_defaults_kept() -> None:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 from importlib import metadata
+from types import SimpleNamespace
 
 import logbus.timetable as module
 import pendulum
 import pytest
 from airflow import plugins_manager
-from airflow.serialization.decoders import decode_timetable
-from airflow.serialization.encoders import encode_timetable
+from airflow.serialization.decoders import decode_deadline_alert, decode_timetable
+from airflow.serialization.encoders import encode_deadline_alert, encode_timetable
 from airflow.serialization.serialized_objects import DagSerialization
 from airflow.timetables.base import DataInterval, TimeRestriction
 from logbus.pipelines import hourly_ingest
@@ -40,7 +41,11 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[datetime]]:
 @pytest.fixture
 def registered() -> Iterator[None]:
     """Airflow with the plugins of installed packages loaded."""
-    caches = (plugins_manager._get_plugins, plugins_manager.get_timetables_plugins)
+    caches = (
+        plugins_manager._get_plugins,
+        plugins_manager.get_timetables_plugins,
+        plugins_manager.get_deadline_references_plugins,
+    )
     for cache in caches:
         cache.cache_clear()
     yield
@@ -124,3 +129,21 @@ def test_airflow_stores_the_hourly_dag_and_makes_its_backfills(registered: None)
 def test_an_installed_package_brings_its_plugin() -> None:
     (entry_point,) = (one for one in metadata.entry_points(group="airflow.plugins") if one.dist and one.dist.name == "logbus")
     assert entry_point.load()().timetables == [WindowTimetable]
+
+
+def test_an_hour_is_late_as_long_after_its_end_and_one_of_the_past_after_it_was_asked_for(
+    registered: None, clock: list[datetime]
+) -> None:
+    """As the scheduler reads the alert again and evaluates it for a new run."""
+    alert = hourly_ingest("clicks", parse="json", proven_within=timedelta(hours=1)).deadline[0]  # type: ignore[index]
+    read = decode_deadline_alert(encode_deadline_alert(alert))
+
+    def due(found: tuple[datetime | None, str] | None) -> datetime | None:
+        row = None if found is None else SimpleNamespace(data_interval_end=found[0], run_type=found[1])
+        session = SimpleNamespace(execute=lambda query: SimpleNamespace(one_or_none=lambda: row))
+        return read.reference.evaluate_with(session=session, interval=read.interval, dag_id="clicks", run_id="r")
+
+    assert due((at(3), "scheduled")) == at(4)
+    assert due((at(3), "backfill")) == due((at(3), "manual")) == at(9)
+    assert due((at(11), "manual")) == at(12)
+    assert due((None, "manual")) is due(None) is None

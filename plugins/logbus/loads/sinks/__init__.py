@@ -34,6 +34,17 @@ class MaintenanceOptions:
     keep_replaced: timedelta = timedelta(days=1)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublicTable:
+    """The target as others know it: by OpenLineage's namespace and name, and by the URI of an asset of Airflow's. `columns`: name
+    to type. Nothing in it is secret."""
+
+    namespace: str
+    name: str
+    uri: str
+    columns: Mapping[str, str]
+
+
 class Sink(Protocol):
     """One pipeline's sink."""
 
@@ -50,6 +61,9 @@ class Sink(Protocol):
 
     def has_target(self) -> bool:
         """Whether the target exists."""
+
+    def public_table(self) -> PublicTable | None:
+        """What others call the target, and its columns; None before the first load."""
 
     def create_staging(self, attempts: Sequence[model.Attempt]) -> tuple[list[model.Attempt], list[model.Attempt]]:
         """Makes room for what the attempts' tasks write; returns those that may continue and those that are superseded."""
@@ -117,4 +131,4 @@ def each_sink_once() -> Callable[[model.Pipeline, Engine], Sink]:
     return get
 
 
-__all__ = ["ROWS_OF_RECORD_MAX", "SINKS", "MaintenanceOptions", "Sink", "each_sink_once", "sink_for"]
+__all__ = ["ROWS_OF_RECORD_MAX", "SINKS", "MaintenanceOptions", "PublicTable", "Sink", "each_sink_once", "sink_for"]

@@ -44,8 +44,9 @@ from logbus.loads import commit_checks, tally, target
 from logbus.loads.commit import commit_in, committed_counts, connection_died
 from logbus.loads.directory import AttemptFile, Directory
 from logbus.loads.engine import copy_uri
-from logbus.loads.sinks import ROWS_OF_RECORD_MAX, MaintenanceOptions, data_files, iceberg_table, snapshot_entry
+from logbus.loads.sinks import ROWS_OF_RECORD_MAX, MaintenanceOptions, PublicTable, data_files, iceberg_table, snapshot_entry
 from logbus.loads.sinks.postgres import create_dead_letters, create_for_current, seal
+from logbus.windows.coverage import complete_until
 from logbus.windows.rows import ATTEMPT_RUNNING, COMMITTED, FAILED, SUPERSEDED
 from logbus.windows.table_names import TableName, parse_table
 
@@ -55,6 +56,9 @@ COMMIT_TRIES_MAX = 3
 # A snapshot's properties. The entry contains everything; window and attempt are repeated for searches.
 ENTRY_PROPERTY = "logbus.entry"
 WINDOW_PROPERTY = "logbus.window"
+
+# The table's: before which instant all of it was audited, without a gap, when the last window was committed.
+COMPLETE_UNTIL_PROPERTY = "logbus.complete-until"
 
 # Each try reads the table first, so a commit whose answer was lost is not done twice; one that is still on its way will find
 # another snapshot than it expects and be refused. More than a few conflicts in one window are not a coincidence.
@@ -79,6 +83,19 @@ class IcebergSink:
 
     def has_target(self) -> bool:
         return iceberg_table.table_exists(iceberg_table.open_catalog(self.pipeline, self.engine), self.pipeline)
+
+    def public_table(self) -> PublicTable | None:
+        """By its location, which is the same for every engine and catalog."""
+        if not self.has_target():
+            return None
+        table = self.table()
+        location = urlsplit(table.location(), scheme="file")
+        if location.scheme == "file":
+            namespace, name = "file", location.path
+        else:
+            namespace, name = f"{location.scheme}://{location.netloc}", location.path.lstrip("/")
+        columns = {field.name: str(field.field_type) for field in table.schema().fields}
+        return PublicTable(namespace=namespace, name=name, uri=location.geturl(), columns=columns)
 
     def table(self) -> Table:
         """The table as it is now."""
@@ -142,7 +159,8 @@ class IcebergSink:
             try:
                 with self.engine.begin() as connection:
                     done = commit_in(connection, load, now, _put_none, before)
-                    self.publish(snapshot_entry.entry_of(load, now, done.values, done.other_records), load.files)
+                    until = complete_until(connection, self.pipeline.name)  # after the ledger's entry: this window is unproven
+                    self.publish(snapshot_entry.entry_of(load, now, done.values, done.other_records), load.files, until)
                 return done.counts
             except (OperationalError, InterfaceError) as error:
                 if not connection_died(error):
@@ -165,8 +183,9 @@ class IcebergSink:
             attempt=entry.attempt, fingerprint=entry.fingerprint, read=entry.counts.read, partitions=entry.partitions
         )
 
-    def publish(self, entry: snapshot_entry.LedgerEntry, files: Sequence[str]) -> None:
-        """The table's own commit: the window's files are these and no others. Doing it again changes nothing.
+    def publish(self, entry: snapshot_entry.LedgerEntry, files: Sequence[str], until: datetime | None) -> None:
+        """The table's own commit: the window's files are these and no others, and the table is complete `until` then. Doing it
+        again changes nothing.
 
         Raises `AttemptSuperseded` if a newer attempt has published, `LoadFailed` if it failed or its outcome is not certain.
         """
@@ -178,7 +197,7 @@ class IcebergSink:
             if public is not None and public.attempt > entry.attempt:
                 raise errors.AttemptSuperseded(f"the table holds window {entry.interval} as attempt {public.attempt} loaded it")
             try:
-                replace_files(table, entry, files)
+                replace_files(table, entry, files, until)
                 return
             except Exception as error:  # refused, or unknown (a catalog has many errors): the next read of the table shows it
                 if not tries_left and not self._has_published(entry):
@@ -322,19 +341,22 @@ def _window_filter(interval: model.Interval) -> EqualTo:
     return EqualTo("_window_start", interval.start.isoformat())
 
 
-def replace_files(table: Table, entry: snapshot_entry.LedgerEntry, files: Sequence[str]) -> None:
+def replace_files(table: Table, entry: snapshot_entry.LedgerEntry, files: Sequence[str], until: datetime | None) -> None:
     """Commits one snapshot: the window's files are these. The predicate makes concurrent changes of the window a conflict."""
     window = _window_filter(entry.interval)
     former = [task.file for task in table.scan(row_filter=window).plan_files()]
-    with (
-        CommitTransaction(table) as transaction,
-        transaction.update_snapshot(snapshot_properties=snapshot_properties(entry)).overwrite() as snapshot,
-    ):
-        snapshot.delete_by_predicate(window)
-        for data_file in former:
-            snapshot.delete_data_file(data_file)
-        for file in files:
-            snapshot.append_data_file(parquet_file_to_data_file(table.io, transaction.table_metadata, file))
+    with CommitTransaction(table) as transaction:
+        with transaction.update_snapshot(snapshot_properties=snapshot_properties(entry)).overwrite() as snapshot:
+            snapshot.delete_by_predicate(window)
+            for data_file in former:
+                snapshot.delete_data_file(data_file)
+            for file in files:
+                snapshot.append_data_file(parquet_file_to_data_file(table.io, transaction.table_metadata, file))
+        # Last: from the first update on, each look at the transaction's metadata copies it.
+        if until is not None:
+            transaction.set_properties({COMPLETE_UNTIL_PROPERTY: model.instant_text(until)})
+        elif COMPLETE_UNTIL_PROPERTY in table.properties:
+            transaction.remove_properties(COMPLETE_UNTIL_PROPERTY)
 
 
 def snapshot_properties(entry: snapshot_entry.LedgerEntry) -> dict[str, str]:

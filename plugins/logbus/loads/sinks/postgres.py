@@ -24,7 +24,7 @@ from logbus.loads import attempts as attempts_of
 from logbus.loads import commit, commit_checks, maintenance, tally, target
 from logbus.loads.attempts import lock_if_current
 from logbus.loads.engine import copy_uri
-from logbus.loads.sinks import ROWS_OF_RECORD_MAX, MaintenanceOptions
+from logbus.loads.sinks import ROWS_OF_RECORD_MAX, MaintenanceOptions, PublicTable
 from logbus.windows.sql_errors import UNDEFINED_TABLE, sqlstate_of
 from logbus.windows.table_names import TASK_COLUMN, parse_table, sealed, staging
 
@@ -40,6 +40,8 @@ TASK_DEFINITION = f"{TASK_COLUMN} bigint not null"
 WITHOUT_AUTOVACUUM = "with (autovacuum_enabled = false)"
 
 WON = f"{TASK_COLUMN} = any(:winners)"
+
+PORT_DEFAULT = 5432
 
 
 class PostgresSink:
@@ -63,6 +65,19 @@ class PostgresSink:
     def has_target(self) -> bool:
         with self.engine.connect() as connection:
             return target.relation_exists(connection, self.target)
+
+    def public_table(self) -> PublicTable | None:
+        """By the address of the warehouse; a server that is reached through a socket is on localhost."""
+        with self.engine.connect() as connection:
+            columns = target.table_columns(connection, self.target, with_generated=True)
+        if not columns:
+            return None
+        url = self.engine.url
+        server, path = (
+            f"postgres://{url.host or 'localhost'}:{url.port or PORT_DEFAULT}",
+            (str(url.database), self.target.schema, self.target.name),
+        )
+        return PublicTable(namespace=server, name=".".join(path), uri="/".join((server, *path)), columns=columns)
 
     def create_staging(self, attempts: Sequence[model.Attempt]) -> tuple[list[model.Attempt], list[model.Attempt]]:
         def create(connection: Connection, attempt: model.Attempt) -> None:

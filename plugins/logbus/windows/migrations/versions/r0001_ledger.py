@@ -261,22 +261,25 @@ create table logbus.audited_hour (
 );
 create view logbus.complete_until as
     with chain as (
-        select id, pipeline, topic_id, starts_at, ends_at, audited_at,
+        select pipeline, starts_at, ends_at, audited_at,
             lag(ends_at) over (partition by pipeline order by starts_at) as end_before
         from logbus.window
-    ),
-    headless as (
-        select c.pipeline from chain c
-        join logbus.window_range r on r.window_id = c.id
-        join logbus.anchor a on (a.pipeline, a.topic_id, a.partition) = (c.pipeline, c.topic_id, r.partition)
-        where c.end_before is null and r.start_offset > a.offset
     )
     select p.name as pipeline, p.topic, p.table_name, least(
         max(c.ends_at),
         min(c.starts_at) filter (where c.audited_at is null),
         min(c.end_before) filter (where c.end_before < c.starts_at)
     ) as complete_until
-    from logbus.pipeline p left join chain c on c.pipeline = p.name and c.pipeline not in (select pipeline from headless)
+    from logbus.pipeline p
+    left join lateral (
+        select exists (
+            select from logbus.window_range r
+            join logbus.anchor a on (a.pipeline, a.topic_id, a.partition) = (w.pipeline, w.topic_id, r.partition)
+            where r.window_id = w.id and r.start_offset > a.offset
+        ) as is_headless
+        from logbus.window w where w.pipeline = p.name order by w.starts_at limit 1
+    ) head on true
+    left join chain c on c.pipeline = p.name and not head.is_headless
     group by p.name;
 """
 
