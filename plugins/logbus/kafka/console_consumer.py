@@ -244,6 +244,7 @@ class ConsoleConsumer:
         self.records = 0
         self._say = waiting.say_nothing if request.follows else say  # at the end of a topic there is nothing to wait for
         self._open: set[int] = set()  # partitions not yet read to their end
+        self._left: dict[int, int] = {}  # offsets that are still to be read in each of them, where the end is fixed
         self._has_begun = offset_bounds is not None
 
     def batches(self, stop: Callable[[], bool] = lambda: False) -> Iterator[list[Message]]:
@@ -282,6 +283,8 @@ class ConsoleConsumer:
             if follows or bounds.start_offset < bounds.end_offset
         }
         self._open = set(starts)
+        if not follows:
+            self._left = {part: self.offset_bounds[part].end_offset - start for part, start in starts.items()}
         self.client.assign([TopicPartition(topic, part, start) for part, start in starts.items()])
 
     def _is_done(self) -> bool:
@@ -290,7 +293,13 @@ class ConsoleConsumer:
         return self._has_begun and not self._open and not self.request.follows
 
     def _batch_records(self) -> int:
-        return BATCH_RECORDS if self.request.count_max is None else min(BATCH_RECORDS, self.request.count_max - self.records)
+        """No more than there can be: the client waits for all that it is asked for, or for `POLL_SECONDS`."""
+        limits = [BATCH_RECORDS]
+        if self.request.count_max is not None:
+            limits.append(self.request.count_max - self.records)
+        if self._left:
+            limits.append(max(1, sum(self._left.values())))
+        return min(limits)
 
     def _takes(self, message: Message) -> bool:
         """Whether this is a record to yield; notes the end of a partition."""
@@ -301,6 +310,7 @@ class ConsoleConsumer:
         if self.offset_bounds is None or self.request.follows:
             return True
         end_offset = self.offset_bounds[partition].end_offset
+        self._left[partition] = max(0, end_offset - message.offset() - 1)
         if message.offset() + 1 >= end_offset:
             self._close(partition)
         return bool(message.offset() < end_offset)
@@ -328,6 +338,7 @@ class ConsoleConsumer:
         if self.request.follows:
             return
         self._open.discard(partition)
+        self._left.pop(partition, None)
         if self.offset_bounds is not None:
             self.client.pause([TopicPartition(self.request.topic, partition)])
 

@@ -366,7 +366,9 @@ def get_connection(context: request_context.ContextDep) -> Response:
     if not access.may_read_connection(context.user, context.kafka_conn_id):
         raise HTTPException(403, NOT_YOUR_CONNECTION.format(conn_id=context.kafka_conn_id))
     reading, error = _read_or_error(context.source.rights.get)
-    values: dict[str, Any] = {"conn_id": context.kafka_conn_id, "resources": None, "left_out": 0}
+    # Whoever sees the connection may also read where it leads, and why it does not.
+    problem = None if error is None else str(error)
+    values: dict[str, Any] = {"conn_id": context.kafka_conn_id, "problem": problem, "resources": None, "left_out": 0}
     if reading is not None:
         values |= {"resources": [resource.summary() for resource in reading.resources], "left_out": reading.left_out}
     return context.page(context.source.rights, error, values)

@@ -198,10 +198,10 @@ def test_a_record_is_found_and_leads_to_its_hour_and_back(open_page: Open) -> No
 
 
 def test_a_topic_is_followed_until_that_is_stopped(open_page: Open, platform: SeededPlatform) -> None:
-    topic = "followed"
+    topic = "newest"
     create_topic(platform.bootstrap, topic)
     page = open_page("admin", f"logbus/ui/records?topic={topic}")
-    page.get_by_role("button", name="Follow").click()
+    page.get_by_role("button", name="Follow", exact=True).click()
     expect(page.get_by_role("status").first).to_have_text("Following: 0 records")
     send(platform.bootstrap, topic, [{"value": "first"}])
     expect(page.locator(".record")).to_contain_text(["first"])

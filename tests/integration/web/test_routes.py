@@ -35,6 +35,7 @@ from tests.support.topics import admin, create_topic, delete_topic
 from tests.support.ui_client import UiClient
 
 NOW = at(16.5)
+NOWHERE = "127.0.0.1:9"
 DAY = {"since": instant_text(at(8)), "until": instant_text(at(18))}
 
 
@@ -397,13 +398,19 @@ def test_a_record_leads_to_its_window_and_to_what_became_of_it(places: UiClient,
     assert places.json(f"/api/topics/{own.name}/records/0/0")["pipelines"] == []
 
 
-def test_what_a_connection_may_do_is_for_those_who_may_see_it(places: UiClient, own: RealPipeline) -> None:
+def test_what_a_connection_may_do_is_for_those_who_may_see_it(
+    places: UiClient, own: RealPipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
     refused = places.get("/api/connection")
     assert (refused.status_code, "kafka_default" in refused.json()["detail"]) == (403, True)
     places.connections.add("kafka_default")
     rights = {(one["kind"], one["name"]): one for one in places.json("/api/connection")["resources"]}
     assert rights["topic", own.name]["operations"]["Delete"] is True  # our broker refuses nobody
     assert (rights["cluster", ""]["lacking"], rights["topic", own.name]["problem"]) == ({}, None)
+    monkeypatch.setenv("AIRFLOW_CONN_KAFKA_DEFAULT", json.dumps({"conn_type": "kafka", "extra": {"bootstrap.servers": NOWHERE}}))
+    places.wait_for_the_broker(1.0)
+    away = places.json("/api/connection")
+    assert (away["resources"], NOWHERE in away["problem"], NOWHERE in away["broker"]["message"]) == (None, True, False)
 
 
 def test_a_look_at_large_records_holds_only_so_many_and_says_so(

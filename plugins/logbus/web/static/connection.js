@@ -1,6 +1,6 @@
 // What the page's connection to the broker may do: the cluster, each topic and each group, operation by operation. Read only.
 
-import { furnish, keepFresh, notice, tellProblems } from "./chrome.js";
+import { furnish, keepFresh, notice, sentence, tellProblems } from "./chrome.js";
 import { byId, h, replace } from "./dom.js";
 import { many } from "./format.js";
 import { apiAddress } from "./frame.js";
@@ -51,10 +51,10 @@ const NOTHING = {
 };
 
 function draw() {
-  const { resources, conn_id: connection, left_out: leftOut } = poll.data;
+  const { resources, conn_id: connection, left_out: leftOut, problem } = poll.data;
   const heading = h("h1", {}, "What this connection may do");
   if (!resources) {
-    replace(byId("page"), heading);
+    replace(byId("page"), heading, h("section", { class: "panel" }, h("p", { class: "bad" }, prose(sentence(problem)))));
     return;
   }
   replace(

@@ -223,7 +223,7 @@ function tools() {
     h("button", { class: "button", type: "submit" }, "Look"),
     h(
       "button",
-      { class: "button", type: "button", "aria-pressed": follower ? "true" : "false", onclick: () => (follower ? rest() : follow()) },
+      { class: "button", type: "button", onclick: () => (follower ? rest() : follow()) },
       follower ? "Stop following" : "Follow",
     ),
   );

@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from confluent_kafka import KafkaError, Message
+from confluent_kafka import KafkaError, Message, TopicPartition
 from logbus.errors import AccessDenied, LogbusError, TopicMissing, UserError
 from logbus.kafka.console_consumer import (
     ConsoleConsumer,
+    OffsetBounds,
     PositionKind,
     PositionSpan,
     ReadFailed,
@@ -86,12 +87,30 @@ class Consumer:
     def __init__(self, message: Message) -> None:
         self.messages = [message]
 
+    def assign(self, partitions: list[TopicPartition]) -> None:
+        self.counts: list[int] = []
+
+    def pause(self, partitions: list[TopicPartition]) -> None:
+        pass
+
     def subscribe(self, topics: list[str], **callbacks: Any) -> None:
         self.topics = topics
 
     def consume(self, count: int, timeout: float) -> list[Message]:
         found, self.messages = self.messages, []
+        self.counts = [*getattr(self, "counts", ()), count]
         return found
+
+
+def test_the_client_is_asked_for_no_more_than_there_can_be() -> None:
+    """It would wait for the rest."""
+    client, bounds = (
+        Consumer(RECORD),
+        {0: OffsetBounds(start_offset=5, end_offset=8), 1: OffsetBounds(start_offset=4, end_offset=4)},
+    )
+    reading = ConsoleConsumer(client, ReadRequest(topic="t"), bounds)  # type: ignore[arg-type]
+    assert [list(batch) for batch in reading.batches()] == [[RECORD]]
+    assert client.counts == [3]
 
 
 @pytest.mark.parametrize(
