@@ -16,7 +16,7 @@ from logbus.cli.processes import Program, Supervisor
 from logbus.cli.stack import project_directory
 from logbus.loads.embedded import EmbeddedPostgres
 from logbus.loads.engine import connect
-from logbus.model import HOUR, floor, instant_text, utc_now
+from logbus.model import HOUR, Grid, instant_text, utc_now
 from logbus.provider import CONNECTION_TYPE
 from logbus.waiting import PATIENCE_SECONDS, wait_until
 from logbus.windows.migrations import create_ledger
@@ -60,7 +60,7 @@ def seeded(partitions: int) -> Iterator[Place]:
         engine = connect(postgres.create_database("warehouse"))
         stack.callback(engine.dispose)
         create_ledger(engine)
-        begin = floor(utc_now(), HOUR) - HOURS * HOUR
+        begin = Grid().floor(utc_now()) - HOURS * HOUR
         Platform(engine=engine, bootstrap=broker.bootstrap, partitions=partitions, begin=begin).seed()
         airflow = airflow_settings(directory / "airflow", postgres, broker.bootstrap)
         Supervisor().run(program(airflow, "db", "migrate"), PATIENCE_SECONDS)

@@ -8,7 +8,7 @@ its number is the fence: only the newest attempt at a window may commit.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, date, datetime, time, timedelta
 from enum import StrEnum
 from typing import Any, TypeVar
@@ -75,7 +75,7 @@ class Interval:
     @classmethod
     def hour(cls, instant: datetime) -> Interval:
         """The hour that holds `instant`."""
-        start = floor(utc(instant), HOUR)
+        start = Grid().floor(utc(instant))
         return cls(start, start + HOUR)
 
     def ends_between(self, since: datetime | None, until: datetime | None) -> bool:
@@ -98,7 +98,7 @@ class Grid:
     def floor(self, instant: datetime) -> datetime:
         """The start of the window that holds the instant."""
         if self.timezone == UTC_NAME:
-            return floor(instant, self.length)
+            return instant - (instant - EPOCH) % self.length
         zone = ZoneInfo(self.timezone)
         day = instant.astimezone(zone).date()
         start = midnight(day, zone)
@@ -302,19 +302,13 @@ class FrozenWindow:
             "state": str(self.state),
             "records": self.record_count,
             "ranges": {str(part.partition): [part.start_offset, part.end_offset] for part in self.ranges},
-            "counts": counts_json(self.counts),
+            "counts": self.counts and asdict(self.counts),
             "fingerprint": self.fingerprint,
             "loaded_attempt": self.loaded_attempt,
             "audited_at": self.audited_at and instant_text(self.audited_at),
             "other_records": list(self.other_records),
             **({"loss_accepted": dict(self.loss_accepted)} if self.loss_accepted else {}),
         }
-
-
-def counts_json(counts: WindowCounts | None) -> dict[str, int] | None:
-    if counts is None:
-        return None
-    return {name: getattr(counts, name) for name in WindowCounts.__dataclass_fields__}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -392,11 +386,6 @@ class AuditReport:
             "problems": list(self.problems),
             "notes": list(self.notes),
         }
-
-
-def floor(instant: datetime, length: timedelta) -> datetime:
-    """The start of the span of this length, counted from the epoch, that holds the instant."""
-    return instant - (instant - EPOCH) % length
 
 
 Point = TypeVar("Point", int, datetime)

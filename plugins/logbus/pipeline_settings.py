@@ -2,7 +2,8 @@
 
 `PipelineSettings` is the immutable mapping that the ledger stores as JSON and that parsers receive; its attributes are typed, and
 return the default for a setting that was not given. A setting that is None was not given. Values are checked where a pipeline is
-defined and registered, never where one is read: a ledger may hold what an older logbus accepted.
+defined (`pipeline_definition.check_pipeline`, which operators call, too), never where one is registered or read: a ledger may
+hold what an older logbus accepted.
 
 Parsers and sinks are named here and not imported, because a DAG file should not pay for importing Arrow; a test keeps
 these names in line with theirs.

@@ -83,12 +83,6 @@ class TaskLimits:
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise errors.UserError(f"{name} is a number, 1 or more, not {value!r}")
 
-    @property
-    def arguments(self) -> list[str]:
-        """Those of the application; none for defaults, which programs of another version have too."""
-        chosen = [item for item in asdict(self).items() if item not in asdict(TaskLimits()).items()]
-        return [word for name, value in chosen for word in (f"--{name.replace('_', '-')}", str(value))]
-
 
 NO_OTHER_LIMITS = TaskLimits()
 
@@ -97,8 +91,11 @@ def application_arguments(
     pipeline_name: str, attempts: Sequence[model.Attempt], limits: TaskLimits = NO_OTHER_LIMITS
 ) -> list[str]:
     """`--pipeline NAME --window START=ATTEMPT ...`"""
+    # No limits that are the defaults: programs of another version have those, too.
+    chosen = [item for item in asdict(limits).items() if item not in asdict(NO_OTHER_LIMITS).items()]
+    options = [word for name, value in chosen for word in (f"--{name.replace('_', '-')}", str(value))]
     windows = [word for attempt in attempts for word in ("--window", attempt.token)]
-    return [*limits.arguments, "--pipeline", pipeline_name, *windows]
+    return [*options, "--pipeline", pipeline_name, *windows]
 
 
 def conf() -> dict[str, str]:
@@ -112,20 +109,16 @@ def conf() -> dict[str, str]:
 def environment(warehouse_url: str | None, client_config: Mapping[str, Any]) -> dict[str, str]:
     """The application's environment; the URL and the configuration are secrets. Python workers run our own interpreter with
     its import path: otherwise Spark takes whatever python3 is first on PATH."""
+    # Where `logbus` and `logbus_spark` are, then whatever PYTHONPATH already holds.
+    roots = [str(Path(__file__).parents[1]), str(application_path().parents[1])]
+    inherited = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
     return {
         **({WAREHOUSE_URL_VARIABLE: warehouse_url} if warehouse_url is not None else {}),
         KAFKA_CONFIG_VARIABLE: json.dumps(dict(client_config)),
         "PYSPARK_PYTHON": sys.executable,
         "PYSPARK_DRIVER_PYTHON": sys.executable,
-        "PYTHONPATH": python_path(),
+        "PYTHONPATH": os.pathsep.join(dict.fromkeys([*roots, *inherited])),
     }
-
-
-def python_path() -> str:
-    """The directories of `logbus` and `logbus_spark`, followed by whatever PYTHONPATH already holds."""
-    roots = [str(Path(__file__).parents[1]), str(application_path().parents[1])]
-    inherited = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
-    return os.pathsep.join(dict.fromkeys([*roots, *inherited]))
 
 
 def pyspark_home() -> str:

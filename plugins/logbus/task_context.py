@@ -65,12 +65,6 @@ def plain(instant: datetime) -> datetime:
     return datetime.fromtimestamp(instant.timestamp(), UTC)
 
 
-def task_key(context: Mapping[str, Any]) -> model.TaskKey:
-    """The running task, stored in the ledger: the pages link to its log, and show a pipeline to users who may see its DAG."""
-    ti = context["ti"]
-    return model.TaskKey(dag_id=ti.dag_id, task_id=ti.task_id, map_index=ti.map_index if ti.map_index >= 0 else None)
-
-
 def not_a_pipeline(given: object, operator: str) -> errors.UserError:
     return errors.UserError(
         f"{operator} takes a Pipeline, not {given!r}: pass what define_pipeline(...) returns, as you do for the DAG's other tasks"

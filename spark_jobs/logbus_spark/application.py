@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from itertools import groupby
@@ -24,7 +24,7 @@ from logbus.loads.ledger import Ledger
 from logbus.loads.sinks import Sink, sink_for
 from logbus.parsing import json_format, parser_for
 from logbus.windows import log_changes
-from logbus.windows.log_changes import Position, WitnessSet, refuse_if_recreated
+from logbus.windows.log_changes import WitnessSet, refuse_if_recreated
 from logbus.windows.rows import SUPERSEDED, pipeline_of
 from pyspark.sql import SparkSession
 from sqlalchemy.exc import SQLAlchemyError
@@ -181,7 +181,18 @@ class Application:
             topic=pipeline.topic,
             parse=pipeline.parse,
             settings=pipeline.settings,
-            windows={attempt.window_id: staged_window(attempt, called.inside.get(attempt.window_id)) for attempt in attempts},
+            windows={
+                attempt.window_id: StagedWindow(
+                    window_id=attempt.window_id,
+                    attempt=attempt.number,
+                    start_ms=model.milliseconds(attempt.interval.start),
+                    end_ms=model.milliseconds(attempt.interval.end),
+                    staging_table=attempt.staging_table,
+                    dead_letter_table=attempt.dead_letter_table,
+                    witnesses=called.inside.get(attempt.window_id, {}),
+                )
+                for attempt in attempts
+            },
             grid=pipeline.grid,
             sink=sink.name,
             sink_options=sink.task_options(),
@@ -242,18 +253,6 @@ def run_job(
     plans = pack(windows, TASKS_PER_CORE * cores, record_bytes, limits.max_task_bytes)
     work = load_plans(pipeline, job, client_config)
     return session.run_plans(spark, plans, work, at_once=limits.warehouse_connections)
-
-
-def staged_window(attempt: model.Attempt, witnesses: Mapping[Position, model.Witness] | None = None) -> StagedWindow:
-    return StagedWindow(
-        window_id=attempt.window_id,
-        attempt=attempt.number,
-        start_ms=model.milliseconds(attempt.interval.start),
-        end_ms=model.milliseconds(attempt.interval.end),
-        staging_table=attempt.staging_table,
-        dead_letter_table=attempt.dead_letter_table,
-        witnesses=witnesses or {},
-    )
 
 
 def to_reads(results: Sequence[TaskResult]) -> TaskReads:
@@ -322,7 +321,7 @@ def result(outcomes: Sequence[WindowOutcome]) -> dict[str, Any]:
                 "start": model.instant_text(outcome.attempt.interval.start),
                 "attempt": outcome.attempt.number,
                 "state": str(outcome.state),
-                "counts": model.counts_json(outcome.counts),
+                "counts": outcome.counts and asdict(outcome.counts),
                 "error": outcome.error,
             }
             for outcome in outcomes

@@ -34,10 +34,6 @@ class PlanSlice:
     start_offset: int
     end_offset: int
 
-    @property
-    def count(self) -> int:
-        return self.end_offset - self.start_offset
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
@@ -70,10 +66,6 @@ class TaskPlan:
 
     runs: tuple[Run, ...]
 
-    @property
-    def count(self) -> int:
-        return sum(part.count for run in self.runs for part in run.slices)
-
 
 def pack(
     windows: Sequence[FrozenWindow],
@@ -84,24 +76,16 @@ def pack(
 ) -> list[TaskPlan]:
     """At most `task_count` tasks that together read every record of the windows once; none if there is nothing to read. More, if
     one would read over `max_task_bytes` by the mean size of a partition's records (`record_bytes`)."""
-    slices = sorted(_slices_of(windows), key=lambda part: (part.partition, part.start_offset))
-    total = sum(part.count for part in slices)
+    total = sum(window.record_count for window in windows)
     if not total:
         return []
+    ranges = [(window.id, part) for window in windows for part in window.ranges if part.count]
+    slices = [
+        PlanSlice(window_id=window_id, partition=part.partition, start_offset=part.readable_from, end_offset=part.end_offset)
+        for window_id, part in sorted(ranges, key=lambda pair: (pair[1].partition, pair[1].readable_from))
+    ]
     share = max(-(-total // max(1, task_count)), records_per_task_min)
     return [TaskPlan(runs=tuple(join(shared))) for shared in shares(slices, share, record_bytes, max_task_bytes)]
-
-
-def _slices_of(windows: Iterable[FrozenWindow]) -> Iterator[PlanSlice]:
-    for window in windows:
-        for part in window.ranges:
-            if part.count:
-                yield PlanSlice(
-                    window_id=window.id,
-                    partition=part.partition,
-                    start_offset=part.readable_from,
-                    end_offset=part.end_offset,
-                )
 
 
 def shares(

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import gc
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from datetime import timedelta
 from pkgutil import resolve_name
 from types import TracebackType
@@ -35,35 +35,25 @@ ZONES_MS_MAX = batches.CALENDAR_MS_MAX - 2 * (model.DAY // model.MILLISECOND)  #
 
 
 class TaskSink(Protocol):
-    """Where one task attempt puts the records of many windows, in any order."""
+    """Where one task attempt puts the records of many windows, in any order. `files`: by window those that the driver must
+    commit, known after a normal exit; none if the rows are in known tables."""
+
+    files: Mapping[int, tuple[str, ...]]
 
     def __enter__(self) -> Self: ...
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None: ...
 
     def write_rows(self, window: StagedWindow, rows: pa.RecordBatch) -> None:
-        """Rows of `batches.row_schema(columns)`."""
+        """Rows of `batches.ROW_FIELDS` and the parser's columns."""
 
     def write_dead_letters(self, window: StagedWindow, rows: pa.RecordBatch) -> None:
         """Rows of `batches.DEAD_LETTER_SCHEMA`."""
-
-    def files(self, window: StagedWindow) -> tuple[str, ...]:
-        """The files that the driver must commit for the window, after a normal exit. None if the rows are in known tables."""
 
 
 # The cyclic garbage collector scans young objects whenever there are this many more. Ten thousand parsed records are as many
 # objects, without cycles, that wait to become columns: scanning them again and again took a quarter of a task's time.
 COLLECTED_AFTER = 100_000
-
-
-@contextmanager
-def _relaxed_gc() -> Iterator[None]:
-    before = gc.get_threshold()
-    gc.set_threshold(COLLECTED_AFTER, *before[1:])
-    try:
-        yield
-    finally:
-        gc.set_threshold(*before)
 
 
 def load_plans(
@@ -84,37 +74,44 @@ def load_plans(
 
 def load(chunks: Iterable[Records], job: TaskJob, task: int) -> list[TaskResult]:
     """Stages every record and commits; then returns what it did."""
-    parser = parser_for(job.parse, job.settings)
-    tallies: Tallies = {}
+    parser, tallies = parser_for(job.parse, job.settings), Tallies()
+    schema = batches.parser_schema(parser.columns)
     # By its name, and only now: no worker pays for the libraries of another sink.
-    make_sink: Callable[[TaskJob, Mapping[str, str], int], TaskSink] = resolve_name(f"logbus_spark.sinks.{job.sink}:task_sink")
-    with _relaxed_gc(), make_sink(job, parser.columns, task) as sink:
-        for records in chunks:
-            stage(records, job, parser, sink, tallies)
-    return _to_results(task, tallies, job, sink)
-
-
-def stage(records: Records, job: TaskJob, parser: Parser, sink: TaskSink, tallies: Tallies) -> None:
-    """Writes one chunk to the rows and the dead letters of its window."""
-    window, schema, stamps = (
-        job.windows[records.window_id],
-        batches.row_schema(parser.columns),
-        pa.array(records.stamps_ms, pa.int64()),
+    make_sink: Callable[[TaskJob, pa.Schema, int], TaskSink] = resolve_name(
+        f"logbus_spark.sinks.{job.sink}:{job.sink.capitalize()}TaskSink"
     )
+    thresholds = gc.get_threshold()
+    gc.set_threshold(COLLECTED_AFTER, *thresholds[1:])
+    try:
+        with make_sink(job, schema, task) as sink:
+            for records in chunks:
+                stage(records, job, parser, schema, sink, tallies)
+    finally:
+        gc.set_threshold(*thresholds)
+    # The driver concatenates the files of all results of a window: each is listed once, with the first of its partitions.
+    files = dict(sink.files)
+    return [
+        TaskResult(task=task, window_id=window_id, partition=partition, tally=tally, files=files.pop(window_id, ()))
+        for (window_id, partition), tally in tallies.items()
+    ]
+
+
+def stage(records: Records, job: TaskJob, parser: Parser, schema: pa.Schema, sink: TaskSink, tallies: Tallies) -> None:
+    """Writes one chunk to the rows and the dead letters of its window. `schema` is that of the parser's columns."""
+    window, stamps = job.windows[records.window_id], pa.array(records.stamps_ms, pa.int64())
     hashes = fingerprint.record_hashes(
         records.partition, records.offsets, records.stamps_ms, records.keys, records.values, records.headers
     )
     # Before the chunk is parsed or staged: if a record is not the one that was there when the window was frozen, the whole
     # attempt fails, and what it has staged so far never becomes public.
     check_witnesses(records, job, window, hashes)
-    parsed = batches.parse_chunk(parser, batches.parser_schema(parser.columns), records.values)
+    parsed = batches.parse_chunk(parser, schema, records.values)
     tally = tallies.setdefault((records.window_id, records.partition), ReadTally())
-    count(tally, records, hashes, parsed.filtered)
-    count_stamps(tally, window, stamps, job.grid)
+    count(tally, records, hashes, parsed.filtered, window, stamps, job.grid)
     # Counted before they are written, and deliberately not from what was written: the commit compares these tallies with what the
     # sink holds, and two counts from one source would always agree.
     if parsed.indexes:
-        sink.write_rows(window, _to_rows(records, job.topic, window, stamps, hashes, parsed, schema))
+        sink.write_rows(window, _to_rows(records, job.topic, window, stamps, hashes, parsed))
     if parsed.rejected:
         sink.write_dead_letters(window, _to_dead_letters(records, job.topic, window, hashes, parsed))
 
@@ -131,19 +128,6 @@ def check_witnesses(records: Records, job: TaskJob, window: StagedWindow, hashes
                 raise log_changed(job.pipeline, [record_changed(job.topic, partition, witness, current)])
 
 
-def count_stamps(tally: ReadTally, window: StagedWindow, stamps_ms: pa.Array, grid: model.Grid) -> None:
-    """Counts the records by the hour they are stamped with, and those stamped before or after their window. Usually a chunk
-    is of a single hour: then its minimum and maximum suffice."""
-    first, last = pc.min_max(stamps_ms).as_py().values()
-    if first < window.start_ms or last >= window.end_ms:
-        tally.late += pc.sum(pc.less(stamps_ms, window.start_ms)).as_py()
-        tally.early += pc.sum(pc.greater_equal(stamps_ms, window.end_ms)).as_py()
-    is_usable = first >= 0 and last <= batches.CALENDAR_MS_MAX
-    hours = {hour_of(stamp, grid) for stamp in (first, last)} if is_usable else set()
-    records_by_hour = dict.fromkeys(hours, len(stamps_ms)) if len(hours) == 1 else by_hour(stamps_ms, grid)
-    tally.hours = read_tally.nearest_hours(read_tally.sum_of_hours([tally.hours, records_by_hour]), window.start_ms)
-
-
 def hour_of(stamp_ms: int, grid: model.Grid) -> int:
     """The start of the grid's interval that holds a usable stamp."""
     if grid.timezone == model.UTC_NAME:
@@ -152,22 +136,33 @@ def hour_of(stamp_ms: int, grid: model.Grid) -> int:
     return max(0, model.milliseconds(grid.floor(model.instant(min(stamp_ms, ZONES_MS_MAX)))))
 
 
-def by_hour(stamps_ms: pa.Array, grid: model.Grid) -> read_tally.Histogram:
+def by_hour(stamps_ms: pa.Array, grid: model.Grid) -> dict[int, int]:
     """The records of each interval, by its start."""
     is_in_utc = grid.timezone == model.UTC_NAME
     step_ms = (grid.length if is_in_utc else MINUTE) // model.MILLISECOND
     is_usable = pc.and_(pc.greater_equal(stamps_ms, 0), pc.less_equal(stamps_ms, batches.CALENDAR_MS_MAX))
     starts = pc.multiply(pc.divide(stamps_ms, step_ms), step_ms)
     counted = pc.value_counts(pc.if_else(is_usable, starts, read_tally.NO_HOUR))
-    by_step = {entry["values"]: entry["counts"] for entry in counted.to_pylist()}
+    by_step: dict[int, int] = {entry["values"]: entry["counts"] for entry in counted.to_pylist()}
     if is_in_utc:
         return by_step
     # Midnights are at full minutes of UTC, in every zone since 1972.
-    hours = ({start if start < 0 else hour_of(start, grid): count} for start, count in by_step.items())
-    return read_tally.sum_of_hours(hours)
+    hours = Counter[int]()
+    for start, size in by_step.items():
+        hours[start if start < 0 else hour_of(start, grid)] += size
+    return hours
 
 
-def count(tally: ReadTally, records: Records, hashes: Sequence[int], filtered: Sequence[int]) -> None:
+def count(
+    tally: ReadTally,
+    records: Records,
+    hashes: Sequence[int],
+    filtered: Sequence[int],
+    window: StagedWindow,
+    stamps_ms: pa.Array,
+    grid: model.Grid,
+) -> None:
+    """Adds a chunk to what was read: its records, their bytes and fingerprint, the hours they are stamped with."""
     tally.read += len(records.offsets)
     tally.filtered += len(filtered)
     tally.bytes += sum(map(len, filter(None, records.values))) + sum(map(len, filter(None, records.keys)))
@@ -176,16 +171,19 @@ def count(tally: ReadTally, records: Records, hashes: Sequence[int], filtered: S
     tally.staged_fingerprint = (tally.staged_fingerprint + read - sum(hashes[index] for index in filtered)) % fingerprint.MODULUS
     if records.headers is not None:
         read_tally.count_sent(tally.sent, records.headers)
+    # Usually a chunk is of a single hour: then its minimum and maximum suffice.
+    first, last = pc.min_max(stamps_ms).as_py().values()
+    if first < window.start_ms or last >= window.end_ms:
+        tally.late += pc.sum(pc.less(stamps_ms, window.start_ms)).as_py()
+        tally.early += pc.sum(pc.greater_equal(stamps_ms, window.end_ms)).as_py()
+    is_usable = first >= 0 and last <= batches.CALENDAR_MS_MAX
+    hours = {hour_of(stamp, grid) for stamp in (first, last)} if is_usable else set()
+    tally.hours.update(dict.fromkeys(hours, len(stamps_ms)) if len(hours) == 1 else by_hour(stamps_ms, grid))
+    tally.hours = read_tally.nearest_hours(tally.hours, window.start_ms)
 
 
 def _to_rows(
-    records: Records,
-    topic: str,
-    window: StagedWindow,
-    stamps: pa.Array,
-    hashes: Sequence[int],
-    parsed: Parsed,
-    schema: pa.Schema,
+    records: Records, topic: str, window: StagedWindow, stamps: pa.Array, hashes: Sequence[int], parsed: Parsed
 ) -> pa.RecordBatch:
     """Each row's origin, then the parser's columns."""
     size = len(records.offsets)
@@ -203,6 +201,7 @@ def _to_rows(
     if len(parsed.indexes) < size:
         places = pa.array(parsed.indexes)
         origin = [pc.take(column, places) for column in origin]
+    schema = pa.schema([*batches.ROW_FIELDS, *parsed.rows.schema])
     return pa.RecordBatch.from_arrays([*origin, *parsed.rows.columns], schema=schema)
 
 
@@ -225,15 +224,3 @@ def _to_dead_letters(records: Records, topic: str, window: StagedWindow, hashes:
     ]
     arrays = [pa.array(values, field.type) for values, field in zip(columns, batches.DEAD_LETTER_SCHEMA, strict=True)]
     return pa.RecordBatch.from_arrays(arrays, schema=batches.DEAD_LETTER_SCHEMA)
-
-
-def _to_results(task: int, tallies: Tallies, job: TaskJob, sink: TaskSink) -> list[TaskResult]:
-    """One for each partition of each window; a window's files are listed with the first of its partitions."""
-    results = []
-    listed: set[int] = set()
-    for (window_id, partition), tally in tallies.items():
-        # The driver concatenates the files of all results of a window: each must be listed once, by whichever partition.
-        files = () if window_id in listed else sink.files(job.windows[window_id])
-        listed.add(window_id)
-        results.append(TaskResult(task=task, window_id=window_id, partition=partition, tally=tally, files=files))
-    return results

@@ -9,8 +9,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from logbus.loads.engine import connect
 from logbus.loads.maintenance import leaves, merge_closed_days
-from logbus.loads.target import ensure_target
-from logbus.model import instant_text
+from logbus.loads.sinks.postgres import PostgresSink
+from logbus.model import Pipeline, instant_text
 from logbus.windows.migrations import create_ledger
 from logbus.windows.table_names import leaf_name, parse_table
 from sqlalchemy import Connection, Engine, text
@@ -48,7 +48,7 @@ def read_all(engine: Engine, stop: threading.Event, seen: list[int]) -> None:
 def test_a_year_of_hours_becomes_a_year_of_days_beside_readers(warehouse_url: str) -> None:  # noqa: F811
     engine = connect(warehouse_url)
     create_ledger(engine)
-    ensure_target(engine, TARGET, {"line": "text"})
+    PostgresSink(Pipeline(name="p", topic="t", table="t", parse="lines"), engine).ensure_target({"line": "text"})
     make_leaves(engine)
     seen: list[int] = []
     stop = threading.Event()

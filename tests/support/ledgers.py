@@ -17,8 +17,6 @@ from logbus.loads.target import table_columns
 from logbus.model import Attempt, AuditReport, FrozenWindow, Interval, Pipeline, TaskKey, milliseconds
 from logbus.windows import recovery, schema
 from logbus.windows.catch_up import LoadPlan, parts_of
-from logbus.windows.registration import remember_definition
-from logbus.windows.rows import definition_of
 from logbus.windows.table_names import parse_table
 from sqlalchemy import text, update
 
@@ -49,9 +47,7 @@ def hour(number: int) -> Interval:
 
 def remember_dag(ledger: Ledger, pipeline_name: str, dag_id: str, now: datetime = NOW) -> None:
     """As if a run of the DAG had defined the pipeline as it is registered."""
-    pipeline = ledger.registered(pipeline_name)
-    with ledger.engine.begin() as connection:
-        remember_definition(connection, definition_of(pipeline), dag_id, now)
+    ledger.define(ledger.registered(pipeline_name), FakeLog(), now, dag_id=dag_id)
 
 
 @dataclass

@@ -16,11 +16,11 @@ from typing import Any, Self
 from logbus.loads.commit_checks import SealedWindow
 from logbus.loads.sinks import Sink, sink_for
 from logbus.loads.sinks.iceberg import IcebergSink
-from logbus.model import Attempt, FrozenWindow, Pipeline, WindowCounts
+from logbus.model import Attempt, FrozenWindow, Pipeline, WindowCounts, milliseconds
 from logbus.parsing import parser_for
 from logbus.windows.rows import pipeline_of
-from logbus_spark.application import TaskReads, staged_window, to_reads
-from logbus_spark.job import TaskJob, TaskResult
+from logbus_spark.application import TaskReads, to_reads
+from logbus_spark.job import StagedWindow, TaskJob, TaskResult
 from logbus_spark.load_task import load
 from logbus_spark.records import Records
 
@@ -100,7 +100,16 @@ class Loading:
             topic=self.window.topic,
             parse=MENDED if self.mended else self.pipeline.parse,
             settings=self.pipeline.settings,
-            windows={self.window.id: staged_window(self.attempt)},
+            windows={
+                self.window.id: StagedWindow(
+                    window_id=self.window.id,
+                    attempt=self.attempt.number,
+                    start_ms=milliseconds(self.attempt.interval.start),
+                    end_ms=milliseconds(self.attempt.interval.end),
+                    staging_table=self.attempt.staging_table,
+                    dead_letter_table=self.attempt.dead_letter_table,
+                )
+            },
             grid=self.pipeline.grid,
             sink=self.sink.name,
             sink_options=self.sink.task_options(),

@@ -34,7 +34,7 @@ from logbus.windows.rows import (
     is_alive,
     to_attempt,
 )
-from logbus.windows.table_names import STAGING_SCHEMA, sealed
+from logbus.windows.table_names import STAGING_SCHEMA, tables_of_attempt
 
 # A stale table that is still being written to is left for the next attempt to drop; a load must not wait for it.
 DROP_LOCK_TIMEOUT_MS = 200
@@ -56,15 +56,15 @@ def begin(
     window, attempt, number = schema.window, schema.attempt, row["last_attempt"] + 1
     key = secrets.token_hex(KEY_BYTES)
     # With the key, since an attempt that a restored ledger has lost may have had this number, and may still be writing.
-    name = f"w{row['id']}_a{number}_{key}"
+    tables = tables_of_attempt(f"w{row['id']}_a{number}_{key}")
     values = {
         "window_id": row["id"],
         "number": number,
         "state": ATTEMPT_RUNNING,
         "run_id": run_id,
         "try_number": try_number,
-        "staging_table": name,
-        "dead_letter_table": f"{name}_dead",
+        "staging_table": tables.rows.name,
+        "dead_letter_table": tables.dead_letters.name,
         "key": key,
         "began_at": now,
         "heartbeat_at": now,
@@ -208,9 +208,8 @@ def drop_stale_tables(engine: sa.Engine, window_ids: Sequence[int]) -> None:
 
 def _drop_tables_of(engine: sa.Engine, row: Row) -> None:
     row_of = schema.attempt
-    names = [name for table in (row["staging_table"], row["dead_letter_table"]) for name in (table, sealed(table).name)]
     with unless_locked(), engine.begin() as connection:
-        drop_tables(connection, names)
+        drop_tables(connection, [table.name for table in tables_of_attempt(row["staging_table"])])
         is_attempt = (row_of.c.window_id == row["window_id"], row_of.c.number == row["number"])
         connection.execute(sa.update(row_of).where(*is_attempt).values(cleaned=True))
 
@@ -392,12 +391,12 @@ OURS = re.compile(r"w\d+_a\d+(_[0-9a-f]{16})?(_dead)?(_sealed)?")
 def ownerless(engine: sa.Engine) -> list[str]:
     """The tables, by name. The tables are listed before the owners: an attempt begun in between is not among the tables yet."""
     row = schema.attempt
-    owned = sa.select(row.c.staging_table, row.c.dead_letter_table).where(row.c.state == ATTEMPT_RUNNING)
+    owned = sa.select(row.c.staging_table).where(row.c.state == ATTEMPT_RUNNING)
     with engine.connect() as connection:
         listed = sa.text("select tablename from pg_tables where schemaname = :schema order by tablename")
         present = connection.execute(listed, {"schema": STAGING_SCHEMA}).scalars().all()
-        owners = {name for pair in connection.execute(owned) for table in pair for name in (table, sealed(table).name)}
-    return [name for name in present if OURS.fullmatch(name) and name not in owners]
+        running = {table.name for name in connection.execute(owned).scalars() for table in tables_of_attempt(name)}
+    return [name for name in present if OURS.fullmatch(name) and name not in running]
 
 
 def drop_ownerless(engine: sa.Engine) -> list[str]:

@@ -48,17 +48,6 @@ SWAP_LOCK_TIMEOUT_MS = 200  # queries that arrive while we wait for a reader que
 LEAF_LOCK_TIMEOUT_MS = 3_000
 
 
-def commit_window(engine: Engine, load: SealedWindow, now: datetime) -> model.WindowCounts:
-    """Commits, or raises `AttemptSuperseded`, `EquationMismatch` (both refused: nothing became public) or `LoadFailed`."""
-    try:
-        with engine.begin() as connection:
-            return commit_in(connection, load, now, replace_rows).counts
-    except (OperationalError, InterfaceError) as error:
-        if not connection_died(error):
-            raise errors.LoadFailed(f"window {load.attempt.interval} was not committed: {error.orig}") from error
-        return resolve_unknown(engine, load, error)
-
-
 def connection_died(error: DBAPIError) -> bool:
     state = sql_errors.sqlstate_of(error)
     # Three signs of one thing: the pool saw it, the driver has no answer at all, or the server had time to say that it goes.
@@ -131,7 +120,13 @@ def commit_in(
     others = other_records(connection, load.attempt, load.records, now, published_before)
     refuse_errors(connection, load)
     # From here on the window changes. Readers need not wait for the dead letters; for the rows they may have to.
-    put_dead_letters(connection, load)
+    connection.execute(text(f"delete from {DEAD_LETTERS.sql} where window_id = :id"), {"id": load.window.id})
+    run_id = f"select run_id from {SCHEMA}.{schema.attempt.name} where window_id = :id and number = :number"
+    connection.execute(
+        text(f"insert into {DEAD_LETTERS.sql} ({STAGED}, run_id) select {STAGED}, ({run_id}) from {load.dead.sql}"),
+        {"id": load.window.id, "number": load.attempt.number},
+    )
+    connection.execute(text(f"drop table {load.dead.sql}"))
     dead_letters = tally.checksum_of_dead_letters(connection, load.window.id) if load.counts.dead_lettered else None
     staged = {partition: fingerprint.as_text(part.fingerprint) for partition, part in load.staged.tallies.items()}
     table = put_rows(connection, load)  # last: from here on it may hold locks that readers want
@@ -144,7 +139,11 @@ def commit_in(
 def replace_rows(connection: Connection, load: SealedWindow) -> Checksum | None:
     """The sealed rows become the window's rows in the target. Gives the checksum of what was inserted row by row: a trigger of
     the user's own may have changed it on its way."""
-    add_new_columns(connection, load)
+    # Columns that the target got after the attempt's tables were made.
+    present = target.table_columns(connection, load.rows)
+    for name, kind in target.table_columns(connection, load.target).items():
+        if name not in present:
+            connection.execute(text(f"alter table {load.rows.sql} add column {quoted(name)} {kind}"))
     if target.has_leaves(connection, load.target):
         leaf = leaf_name(load.target, load.attempt.interval.start)
         if not target.relation_exists(connection, leaf) and attach(connection, load, leaf):
@@ -156,14 +155,6 @@ def replace_rows(connection: Connection, load: SealedWindow) -> Checksum | None:
     # the target's own triggers and casts, so it is taken again from what is there now.
     table, parameters = load.staged.table, target.window_parameters(load.window)
     return table and tally.checksum_of(connection, load.target, table.columns, target.ROWS_OF_WINDOW, parameters)
-
-
-def add_new_columns(connection: Connection, load: SealedWindow) -> None:
-    """Columns the target got after the attempt's tables were made."""
-    present = target.table_columns(connection, load.rows)
-    for name, kind in target.table_columns(connection, load.target).items():
-        if name not in present:
-            connection.execute(text(f"alter table {load.rows.sql} add column {quoted(name)} {kind}"))
 
 
 def attach(connection: Connection, load: SealedWindow, leaf: TableName) -> bool:
@@ -239,16 +230,6 @@ def replace(connection: Connection, load: SealedWindow) -> None:
     connection.execute(text(f"drop table {load.rows.sql}"))
 
 
-def put_dead_letters(connection: Connection, load: SealedWindow) -> None:
-    connection.execute(text(f"delete from {DEAD_LETTERS.sql} where window_id = :id"), {"id": load.window.id})
-    run_id = f"select run_id from {SCHEMA}.{schema.attempt.name} where window_id = :id and number = :number"
-    connection.execute(
-        text(f"insert into {DEAD_LETTERS.sql} ({STAGED}, run_id) select {STAGED}, ({run_id}) from {load.dead.sql}"),
-        {"id": load.window.id, "number": load.attempt.number},
-    )
-    connection.execute(text(f"drop table {load.dead.sql}"))
-
-
 def write_ledger(connection: Connection, load: SealedWindow, done: Commit, now: datetime) -> None:
     window, part, attempt = schema.window, schema.window_range, schema.attempt
     loaded = {**rows.count_values(done.counts), "fingerprint": load.records.fingerprint}
@@ -284,7 +265,7 @@ def write_ledger(connection: Connection, load: SealedWindow, done: Commit, now: 
     connection.execute(update(attempt).where(*committed).values(**loaded, **ended))
 
 
-def write_hours(connection: Connection, window_id: int, histogram: read_tally.Histogram) -> dict[str, int]:
+def write_hours(connection: Connection, window_id: int, histogram: Mapping[int, int]) -> dict[str, int]:
     """Replaces the window's histogram, in the transaction that makes its records public.
 
     Returns what belongs in the window's row, for its single update: a second update in the same transaction would make

@@ -18,7 +18,7 @@ from logbus.formatting import many, shown_value
 from logbus.loads import read_tally, tally
 from logbus.loads.read_tally import ReadTally
 from logbus.windows import schema
-from logbus.windows.table_names import TableName, parse_table, sealed
+from logbus.windows.table_names import TableName, parse_table, tables_of_attempt
 
 # If a pipeline sets neither limit: whichever of the two allows more.
 ERROR_RATE_DEFAULT = 0.1
@@ -57,8 +57,9 @@ class SealedWindow:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "target", parse_table(self.pipeline.table))
-        object.__setattr__(self, "rows", sealed(self.attempt.staging_table))
-        object.__setattr__(self, "dead", sealed(self.attempt.dead_letter_table))
+        tables = tables_of_attempt(self.attempt.staging_table)
+        object.__setattr__(self, "rows", tables.sealed_rows)
+        object.__setattr__(self, "dead", tables.sealed_dead_letters)
 
     @cached_property
     def read(self) -> ReadTally:

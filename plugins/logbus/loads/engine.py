@@ -36,6 +36,7 @@ PING_TIMEOUT_SECONDS = 5  # only for a server that has just answered: libpq keep
 SESSION = "set timezone = 'UTC'; set datestyle = 'ISO, MDY'; set intervalstyle = 'postgres'; set client_encoding = 'UTF8'"
 
 # Records are UTF-8. A database in another encoding has no character for some of them, or does not know what its bytes mean.
+# ADBC's COPY sends UTF-8 whatever the session expects: a task's connection says so, or other texts would be stored.
 ENCODING = "UTF8"
 
 # libpq takes these as parameters too, where nothing would hide them.
@@ -59,16 +60,13 @@ def warehouse_url(url: str | URL) -> URL:
         )
     # Here once, and not where each of them is shown or stored. Like libpq: a parameter is taken before what the address says,
     # and the last of several.
-    user, password = (_last_of(parsed.query.get(name)) for name in FIELDS_IN_QUERY)
+    given = map(parsed.query.get, FIELDS_IN_QUERY)
+    user, password = (value[-1] if isinstance(value, tuple) else value for value in given)
     return parsed.difference_update_query(FIELDS_IN_QUERY).set(
         drivername="postgresql+psycopg",
         username=parsed.username if user is None else user,
         password=parsed.password if password is None else password,
     )
-
-
-def _last_of(value: str | tuple[str, ...] | None) -> str | None:
-    return value[-1] if isinstance(value, tuple) else value
 
 
 def shown_url(url: URL) -> str:
@@ -83,17 +81,12 @@ def shown_url(url: URL) -> str:
 
 def libpq_uri(url: str | URL, **settings: str) -> str:
     """The same database as a libpq URI, which ADBC and psql take; `settings` are more of libpq's keywords. It holds the password:
-    never print it."""
-    parsed = warehouse_url(url).set(drivername="postgresql")
+    never print it. `url`: as a user writes it, or as `warehouse_url` returns it and engines have it."""
+    parsed = (url if isinstance(url, URL) else warehouse_url(url)).set(drivername="postgresql")
     # libpq reads %20 as a space, but not the plus sign that SQLAlchemy writes in a query and the space that it writes before it.
     without_query = parsed.set(query={}).render_as_string(hide_password=False).replace(" ", "%20")
     query = urlencode({**parsed.query, **settings}, doseq=True, quote_via=quote, safe="")
     return f"{without_query}?{query}" if query else without_query
-
-
-def copy_uri(engine: Engine) -> str:
-    """For ADBC, whose COPY sends UTF-8 whatever the session expects: other encodings would store other texts."""
-    return libpq_uri(engine.url, client_encoding=ENCODING)
 
 
 class ServerStarting(Exception):

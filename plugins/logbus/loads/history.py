@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any
 
@@ -13,7 +13,7 @@ from logbus.formatting import many
 from logbus.loads.ledger import Ledger
 from logbus.loads.producers import StreamCount, streams_of
 from logbus.loads.stamped_hours import StampedHours, stamped_hours
-from logbus.model import FrozenWindow, Pipeline, TaskKey, WindowCounts, counts_json, instant_text
+from logbus.model import FrozenWindow, Pipeline, TaskKey, WindowCounts, instant_text
 from logbus.windows import schema
 from logbus.windows.rows import COUNT_COLUMNS, Definition, Difference, Row, definition_of, differences
 
@@ -49,7 +49,7 @@ class AttemptRecord:
             "heartbeat_at": instant_text(self.heartbeat_at),
             "ended_at": self.ended_at and instant_text(self.ended_at),
             "error": self.error,
-            "counts": counts_json(self.counts),
+            "counts": self.counts and asdict(self.counts),
             "fingerprint": self.fingerprint,
             "partitions": self.partitions,
             "error_samples": self.error_samples,

@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import Engine, Select, Text, cast, func, or_, select, update
+from sqlalchemy import Engine, Select, Text, cast, exists, func, or_, select, update
+from sqlalchemy.dialects.postgresql import insert as insert_if_absent
 
 from logbus import errors, model
 from logbus.formatting import several
@@ -79,8 +80,32 @@ class Ledger:
         remembers: bool = True,
         may_change: bool = True,
     ) -> PipelineRegistration:
-        """Like `register`, but returns what changed; for a DAG, or a caller that must not change it (`registration.register`)."""
-        return registration.register(self.engine, pipeline, log, now, dag_id=dag_id, remembers=remembers, may_change=may_change)
+        """Creates the pipeline if it does not exist; if it does, only what no record's place depends on may change.
+
+        :param dag_id: the DAG with this definition: refused if another DAG defines the pipeline as it is registered
+        :param remembers: whether the DAG works on the pipeline, so that later registrations are checked against its definition
+        :param may_change: False: another definition is a `PipelineConflict`, whose message lists what would change
+        """
+        row_of, given = schema.pipeline, definition_of(pipeline)
+        with self.engine.connect() as connection:
+            is_known = connection.execute(select(exists().where(row_of.c.name == pipeline.name))).scalar_one()
+        beginning = None if is_known else registration.beginning_of(pipeline, log, now)
+        with self.engine.begin() as connection:
+            is_new = beginning is not None and registration.make(connection, pipeline, beginning, now)
+            before = definition_of(to_pipeline(pipeline_row(connection, pipeline.name, lock=True)))
+            changes = differences(before, given) if given != before else []
+            if given != before:
+                registration.refuse_change(connection, changes, before, given, dag_id, may_change=may_change)
+                changeable = {"parse": pipeline.parse, "lateness": pipeline.lateness, "settings": pipeline.options.given}
+                connection.execute(update(row_of).where(row_of.c.name == pipeline.name).values(changeable))
+            if dag_id is not None and remembers:
+                values = {"pipeline": pipeline.name, "dag_id": dag_id, "seen_at": now, "definition": given}
+                statement, keys = insert_if_absent(schema.pipeline_dag).values(values), ["pipeline", "dag_id"]
+                is_other = schema.pipeline_dag.c.definition.is_distinct_from(statement.excluded.definition)  # usually it is not
+                connection.execute(
+                    statement.on_conflict_do_update(index_elements=keys, set_={"definition": given}, where=is_other)
+                )
+        return PipelineRegistration(pipeline=pipeline, is_new=is_new, changes=tuple(changes))
 
     def pipeline(self, name: str) -> model.Pipeline:
         """The registered pipeline with the columns it has inferred, or `PipelineUnknown`."""

@@ -3,7 +3,7 @@
 The same value is passed from the worker to the driver and into the commit: a partition read by two tasks, and a window of many
 partitions, are sums of it. The equation compares it with the rows that were staged (tally.py).
 
-HOURS with which records are stamped are a histogram, a mapping: start of the stamped interval in milliseconds -> records. Two
+HOURS with which records are stamped are a histogram, a `Counter`: start of the stamped interval in milliseconds -> records. Two
 keys are not instants: NO_HOUR has the records without a usable timestamp; FAR_HOURS those of all hours but the HOURS_MAX nearest
 to the window's own. What is made of it is in stamped_hours.py.
 
@@ -16,13 +16,11 @@ whichever task read what; compared with the number of records it shows how many 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from logbus.fingerprint import MODULUS
 from logbus.model import uncovered
-
-Histogram = Mapping[int, int]
 
 NO_HOUR = -1  # Kafka's own "no timestamp"; also for timestamps beyond any calendar
 FAR_HOURS = -2
@@ -31,15 +29,7 @@ FAR_HOURS = -2
 HOURS_MAX = 1000
 
 
-def sum_of_hours(histograms: Iterable[Histogram]) -> dict[int, int]:
-    """Their sum."""
-    total: Counter[int] = Counter()
-    for histogram in histograms:
-        total.update(histogram)
-    return dict(total)
-
-
-def nearest_hours(histogram: Histogram, near_ms: int) -> dict[int, int]:
+def nearest_hours(histogram: Counter[int], near_ms: int) -> Counter[int]:
     """The HOURS_MAX hours nearest to `near_ms`, the others lumped together.
 
     Parts may be bounded before they are joined: an hour that a part leaves out has HOURS_MAX nearer hours in that part
@@ -47,12 +37,11 @@ def nearest_hours(histogram: Histogram, near_ms: int) -> dict[int, int]:
     """
     hours = [hour for hour in histogram if hour >= 0]
     if len(hours) <= HOURS_MAX:
-        return dict(histogram)
+        return histogram
     hours.sort(key=lambda hour: (abs(hour - near_ms), hour))
     kept = {hour: count for hour, count in histogram.items() if hour < 0}
     kept |= {hour: histogram[hour] for hour in hours[:HOURS_MAX]}
-    kept[FAR_HOURS] = kept.get(FAR_HOURS, 0) + sum(histogram[hour] for hour in hours[HOURS_MAX:])
-    return kept
+    return Counter(kept) + Counter({FAR_HOURS: sum(histogram[hour] for hour in hours[HOURS_MAX:])})
 
 
 SENT_HEADER = "logbus-sent"
@@ -159,12 +148,6 @@ def numbers_of(sent: dict[str, Numbers], stream: bytes) -> Numbers:
     return sent.setdefault(name, Numbers())
 
 
-def join_streams(left: Mapping[str, Numbers], right: Mapping[str, Numbers]) -> dict[str, Numbers]:
-    """The combined counts of two tasks, or of two partitions."""
-    both = {name: left[name].join(right[name]) for name in left.keys() & right.keys()}
-    return {**left, **right, **both}
-
-
 @dataclass(slots=True, kw_only=True)
 class ReadTally:
     """The records read: how many, how many of them were filtered out, and how many are stamped before (`late`) or after
@@ -179,10 +162,11 @@ class ReadTally:
     bytes: int = 0
     fingerprint: int = 0
     staged_fingerprint: int = 0
-    hours: Histogram = field(default_factory=dict)
+    hours: Counter[int] = field(default_factory=Counter)
     sent: dict[str, Numbers] = field(default_factory=dict)
 
     def __add__(self, other: ReadTally) -> ReadTally:
+        both = {stream: self.sent[stream].join(other.sent[stream]) for stream in self.sent.keys() & other.sent.keys()}
         return ReadTally(
             read=self.read + other.read,
             filtered=self.filtered + other.filtered,
@@ -191,6 +175,6 @@ class ReadTally:
             bytes=self.bytes + other.bytes,
             fingerprint=(self.fingerprint + other.fingerprint) % MODULUS,
             staged_fingerprint=(self.staged_fingerprint + other.staged_fingerprint) % MODULUS,
-            hours=sum_of_hours([self.hours, other.hours]),
-            sent=join_streams(self.sent, other.sent),
+            hours=self.hours + other.hours,
+            sent={**self.sent, **other.sent, **both},
         )

@@ -19,6 +19,7 @@ from logbus.loads.ledger import Ledger
 from logbus.loads.sinks import sink_for, snapshot_entry
 from logbus.windows import freezing, rows, schema
 from logbus.windows.chain import Chain
+from logbus.windows.table_names import tables_of_attempt
 
 # Stored in an attempt instead of its Airflow run, which is no longer known.
 REBUILT = "rebuilt from the table"
@@ -145,15 +146,15 @@ def insert_attempt(connection: Connection, window_id: int, entry: snapshot_entry
     row: rows.Row = connection.execute(select(window).where(window.c.id == window_id).with_for_update()).mappings().one()
     is_attempt = (attempt.c.window_id == window_id, attempt.c.number == entry.attempt)
     if connection.execute(select(attempt.c.number).where(*is_attempt)).scalar_one_or_none() is None:
-        name = f"w{window_id}_a{entry.attempt}"
+        tables = tables_of_attempt(f"w{window_id}_a{entry.attempt}")
         values = {
             "window_id": window_id,
             "number": entry.attempt,
             "state": rows.COMMITTED,
             "run_id": REBUILT,
             "try_number": 1,
-            "staging_table": name,
-            "dead_letter_table": f"{name}_dead",
+            "staging_table": tables.rows.name,
+            "dead_letter_table": tables.dead_letters.name,
             "cleaned": True,
             "began_at": entry.loaded_at,
             "heartbeat_at": entry.loaded_at,

@@ -16,7 +16,7 @@ fault.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -27,34 +27,11 @@ from sqlalchemy.exc import DataError, ProgrammingError
 from logbus.fingerprint import MODULUS, as_text
 from logbus.formatting import many
 from logbus.loads.target import COLUMN_TYPES, ROWS_OF_WINDOW, SPELLINGS, SYSTEM_COLUMNS, table_columns, window_parameters
-from logbus.model import FrozenWindow, OffsetRange, PartitionTally
+from logbus.model import FrozenWindow, PartitionTally
 from logbus.windows import schema, sql_errors
 from logbus.windows.table_names import SCHEMA, TableName, quoted
 
 DEAD_LETTERS = TableName(name=schema.dead_letter.name, schema=SCHEMA)
-
-
-def target_rows(table: str, condition: str = "true", *, counted: str = "true") -> str:
-    """Rows of a target as `count` takes them: those for which the condition holds. Of those that are not `counted`, only the
-    number is reported."""
-    return (
-        f"select _partition part, _offset at, _timestamp stamp, _fingerprint hash, {counted} counts, false is_dead "
-        f"from {table} where {condition}"
-    )
-
-
-def dead_letters(table: str, condition: str = "true", *, counted: str = "true") -> str:
-    """Dead letters in the same way."""
-    return (
-        f'select "partition" part, "offset" at, "timestamp" stamp, fingerprint hash, {counted} counts, true is_dead '
-        f"from {table} where {condition}"
-    )
-
-
-# For sinks that store rows outside the database.
-NO_ROWS = target_rows(
-    "(select 0 _partition, 0::bigint _offset, null::timestamptz _timestamp, 0::bigint _fingerprint) nothing", "false"
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,16 +52,26 @@ class Counted:
     files: Mapping[str, str] | None = None
 
 
-def count(connection: Connection, rows: str, dead: str, parameters: Mapping[str, Any] | None = None) -> Counted:
-    """Tallies and time spans by partition, for rows and dead letters together: their offsets must not overlap either."""
-    all_rows = f"({rows} union all {dead}) found"
+def count(
+    connection: Connection, rows: str | None, dead: str, parameters: Mapping[str, Any] | None = None, *, counted: str = "true"
+) -> Counted:
+    """Tallies and time spans by partition, for rows and dead letters together: their offsets must not overlap either. Both are a
+    table, and `where` if not all of it is meant; None: the rows are outside the database. Of what is not `counted`, only the
+    number is reported."""
+    in_rows = (
+        f"select _partition part, _offset at, _timestamp stamp, _fingerprint hash, {counted} counts, false is_dead from {rows}"
+    )
+    in_dead = (
+        f'select "partition" part, "offset" at, "timestamp" stamp, fingerprint hash, {counted} counts, true is_dead from {dead}'
+    )
+    all_rows = f"({in_dead}) found" if rows is None else f"({in_rows} union all {in_dead}) found"
     query = text(
         f"select part, counts, count(*) filter (where not is_dead) loaded, count(*) filter (where is_dead) dead_lettered, "
         f"min(at) min_offset, max(at) max_offset, sum(hash) fingerprint, sum(hashint8extended(at, {OFFSET_SEED})) offsets_hash, "
         f"min(stamp) first_stamp, max(stamp) last_stamp from {all_rows} group by part, counts order by part"
     )
     parts = connection.execute(query, parameters or {}).mappings().all()
-    counted = {row["part"]: row for row in parts if row["counts"]}
+    by_part = {row["part"]: row for row in parts if row["counts"]}
     return Counted(
         tallies={
             part: PartitionTally(
@@ -96,19 +83,17 @@ def count(connection: Connection, rows: str, dead: str, parameters: Mapping[str,
                 max_offset=row["max_offset"],
                 fingerprint=int(row["fingerprint"]) % MODULUS,
             )
-            for part, row in counted.items()
+            for part, row in by_part.items()
         },
-        spans={part: TimeSpan(first=row["first_stamp"], last=row["last_stamp"]) for part, row in counted.items()},
+        spans={part: TimeSpan(first=row["first_stamp"], last=row["last_stamp"]) for part, row in by_part.items()},
         others=sum(row["loaded"] + row["dead_lettered"] for row in parts if not row["counts"]),
     )
 
 
 def count_window(connection: Connection, window: FrozenWindow, target: TableName) -> Mapping[int, PartitionTally]:
     """Counts the public rows in the pipeline's table and the dead letters of a window, by partition."""
-    rows = target_rows(target.sql, ROWS_OF_WINDOW)
-    dead = dead_letters(DEAD_LETTERS.sql, "window_id = :window_id")
-    parameters = {**window_parameters(window), "window_id": window.id}
-    return count(connection, rows, dead, parameters).tallies
+    rows, dead = f"{target.sql} where {ROWS_OF_WINDOW}", f"{DEAD_LETTERS.sql} where window_id = :window_id"
+    return count(connection, rows, dead, {**window_parameters(window), "window_id": window.id}).tallies
 
 
 # Any number does. It makes the hash for comparing offsets differ from the one that PostgreSQL uses for partitioning.
@@ -138,31 +123,22 @@ def problems(
     window: FrozenWindow, tallies: Mapping[int, PartitionTally], filtered: Mapping[int, int], *, gaps_allowed: bool
 ) -> list[str]:
     """Everything in which the rows that were found differ from the window's ranges. Empty means exact."""
-    ranges = {part.partition: part for part in window.ranges}
-    strangers = [f"partition {part} has rows but is not part of the window" for part in tallies if part not in ranges]
-    return strangers + [
-        problem
-        for part in window.ranges
-        for problem in range_problems(
-            part,
-            tallies.get(part.partition, PartitionTally(partition=part.partition)),
-            filtered.get(part.partition, 0),
-            gaps_allowed,
-        )
-    ]
-
-
-def range_problems(part: OffsetRange, tally: PartitionTally, filtered: int, gaps_allowed: bool) -> Iterable[str]:
-    rows = tally.loaded + tally.dead_lettered
-    accounted = rows + filtered
-    if accounted > part.count or (accounted < part.count and not gaps_allowed):
-        yield f"{part} holds {many(part.count, 'record')}, accounted for: {accounted:,} ({accounted - part.count:+d})"
-    if tally.distinct_offsets != rows:
-        yield f"{part}: {many(rows, 'row')}, {many(tally.distinct_offsets, 'offset')} ({rows - tally.distinct_offsets} twice)"
-    if tally.min_offset is not None and tally.min_offset < part.readable_from:
-        yield f"{part}: a row of offset {tally.min_offset}, before the range"
-    if tally.max_offset is not None and tally.max_offset >= part.end_offset:
-        yield f"{part}: a row of offset {tally.max_offset}, after the range"
+    partitions = {part.partition for part in window.ranges}
+    wrong = [f"partition {part} has rows but is not part of the window" for part in tallies if part not in partitions]
+    for part in window.ranges:
+        tally = tallies.get(part.partition, PartitionTally(partition=part.partition))
+        rows = tally.loaded + tally.dead_lettered
+        accounted = rows + filtered.get(part.partition, 0)
+        if accounted > part.count or (accounted < part.count and not gaps_allowed):
+            wrong.append(f"{part} holds {many(part.count, 'record')}, accounted for: {accounted:,} ({accounted - part.count:+d})")
+        if tally.distinct_offsets != rows:
+            offsets = many(tally.distinct_offsets, "offset")
+            wrong.append(f"{part}: {many(rows, 'row')}, {offsets} ({rows - tally.distinct_offsets} twice)")
+        if tally.min_offset is not None and tally.min_offset < part.readable_from:
+            wrong.append(f"{part}: a row of offset {tally.min_offset}, before the range")
+        if tally.max_offset is not None and tally.max_offset >= part.end_offset:
+            wrong.append(f"{part}: a row of offset {tally.max_offset}, after the range")
+    return wrong
 
 
 # Checksums: of what a load makes public, taken again by each audit.

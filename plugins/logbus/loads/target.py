@@ -12,11 +12,10 @@ from contextlib import contextmanager
 from typing import Any
 
 from psycopg.errors import CheckViolation
-from sqlalchemy import Connection, Engine, text
+from sqlalchemy import Connection, text
 from sqlalchemy.exc import IntegrityError
 
 from logbus import errors, model, pipeline_settings
-from logbus.windows.migrations import create_schema
 from logbus.windows.table_names import TableName, identifier, leaf_name, quoted
 
 SYSTEM_COLUMNS: Mapping[str, str] = {
@@ -48,24 +47,6 @@ SPELLINGS = {"timestamptz": "timestamp with time zone"}
 
 def window_parameters(window: model.FrozenWindow) -> dict[str, Any]:
     return {"start": window.interval.start, "topic": window.topic}
-
-
-def ensure_target(engine: Engine, target: TableName, columns: Mapping[str, str]) -> None:
-    """Creates the table unless it exists, and adds those of the parser's columns it lacks. `columns`: name to type."""
-    columns_to_have = {**SYSTEM_COLUMNS, **columns}
-    with engine.begin() as connection:
-        lock_target(connection, target)
-        if not relation_exists(connection, target):
-            validate_new_names(target, (), columns_to_have)
-            create_schema(connection, target.schema)
-            definitions = ", ".join(f"{quoted(name)} {kind}" for name, kind in columns_to_have.items())
-            connection.execute(text(f"create table {target.sql} ({definitions}) partition by range (_window_start)"))
-            return
-        present = table_columns(connection, target)
-        validate_types(target, present, columns_to_have)
-        missing = {name: kind for name, kind in columns_to_have.items() if name not in present}
-        validate_new_names(target, present, missing)
-        add_columns(connection, target, missing)
 
 
 def validate_new_names(table: object, present: Collection[str], missing: Collection[str]) -> None:

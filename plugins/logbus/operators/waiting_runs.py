@@ -17,7 +17,7 @@ created while the scheduler was down.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import islice
@@ -64,22 +64,18 @@ def waiting_intervals(
     first, those nearest to ours before others."""
     # A run off the pipeline's grid (of a schedule that a user chose) is among others of its own length.
     steps = grid if grid.has(own) else model.Grid(own.end - own.start)
+    ti = context["ti"]
     intervals: set[model.Interval] = set()  # a manual run may be for the same interval as a scheduled one
     for direction in (1, -1):
         dates = [steps.after(own.start, direction * number) for number in range(1, reach + 1)]
         for begin in range(0, len(dates), DATES_PER_QUESTION_MAX):
-            runs = waiting_runs(context["ti"], dates[begin : begin + DATES_PER_QUESTION_MAX])
-            of_runs = (interval_of_run(context["ti"].dag_id, run_id) for run_id in runs)
+            some_dates = dates[begin : begin + DATES_PER_QUESTION_MAX]
+            states = ti.get_task_states(dag_id=ti.dag_id, task_ids=[ti.task_id], logical_dates=some_dates)
+            runs = [run_id for run_id, by_task in states.items() if by_task.get(ti.task_id, "none there") in WAITING_STATES]
+            of_runs = (interval_of_run(ti.dag_id, run_id) for run_id in runs)
             intervals.update(interval for interval in of_runs if interval is not None)
     others = (interval for interval in intervals if interval.start != own.start)
     return sorted(others, key=lambda interval: (interval.start < own.start, abs(interval.start - own.start), interval.end))
-
-
-def waiting_runs(task_instance: Any, dates: list[datetime]) -> list[str]:
-    """Ids of the runs with these logical dates that wait at this task."""
-    task_id = task_instance.task_id
-    states = task_instance.get_task_states(dag_id=task_instance.dag_id, task_ids=[task_id], logical_dates=dates)
-    return [run_id for run_id, task_states in states.items() if task_states.get(task_id, "none there") in WAITING_STATES]
 
 
 def interval_of_run(dag_id: str, run_id: str) -> model.Interval | None:
@@ -116,16 +112,6 @@ def _interval_after(timetable: CronDataIntervalTimetable, last: DataInterval) ->
 
 
 SCHEDULED = "scheduled"  # the type of runs that the timetable creates
-
-
-def is_loaded_since_asked(
-    ledger: Ledger, pipeline: model.Pipeline, starts: Sequence[datetime], context: Mapping[str, Any]
-) -> bool:
-    """Whether attempts begun after this try was requested have loaded all the windows, with this DAG's definition."""
-    requested_at = asked_at(context["ti"])
-    if requested_at is None:
-        return False
-    return ledger.begun_since(pipeline.name, starts, requested_at, pipeline) == set(starts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

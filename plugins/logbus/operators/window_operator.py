@@ -49,17 +49,9 @@ class OverWindows:
 
     def _register(self, ledger: Ledger, context: Mapping[str, Any], *, remembers: bool = True) -> None:
         """Registers the pipeline as this DAG defines it; an edit of the DAG changes the registration, and is logged."""
-        self._validate_one_definition(context)
-        dag_id = context["ti"].dag_id
-        done = ledger.define(self.pipeline, self.broker.log_offsets(), self._now(), dag_id=dag_id, remembers=remembers)
-        for change in done.changes:
-            self.log.info("This DAG changes the definition of pipeline %s: %s", self.pipeline.name, change)
-
-    def _validate_one_definition(self, context: Mapping[str, Any]) -> None:
-        """Tasks of one DAG would overwrite each other's definition of the pipeline, and each time it would look like an edit."""
-        dag = context.get("dag")
-        registering = [task for task in (dag.tasks if dag else ()) if getattr(task, "registers", False)]
-        for pipeline in (task.pipeline for task in registering):
+        # Tasks of one DAG would overwrite each other's definition of the pipeline, and each time it would look like an edit.
+        dag, dag_id = context.get("dag"), context["ti"].dag_id
+        for pipeline in (task.pipeline for task in (dag.tasks if dag else ()) if getattr(task, "registers", False)):
             if pipeline is self.pipeline or not isinstance(pipeline, model.Pipeline) or pipeline.name != self.pipeline.name:
                 continue
             if wrong := differences(definition_of(self.pipeline), definition_of(pipeline)):
@@ -67,6 +59,9 @@ class OverWindows:
                     f"tasks of this DAG define pipeline {pipeline.name} differently: {in_words(wrong)}. Give all of them the "
                     "same Pipeline"
                 )
+        done = ledger.define(self.pipeline, self.broker.log_offsets(), self._now(), dag_id=dag_id, remembers=remembers)
+        for change in done.changes:
+            self.log.info("This DAG changes the definition of pipeline %s: %s", self.pipeline.name, change)
 
     def _starts(self, context: Mapping[str, Any], also: Sequence[datetime] = ()) -> list[datetime]:
         """The starts of the windows to work on, in order: at least one, or the task is skipped."""
@@ -96,7 +91,9 @@ class BeginsLoad(OverWindows):
 
     def _windows_to_load(self, ledger: Ledger, starts: Sequence[datetime], context: Context) -> list[model.Interval] | None:
         """Those that hold a record; None if another run's application has loaded all of them since this run was requested."""
-        if self._is_shared and waiting_runs.is_loaded_since_asked(ledger, self.pipeline, starts, context):
+        # Attempts begun after this try was requested, with this DAG's definition, are what it asked for.
+        requested_at = waiting_runs.asked_at(context["ti"]) if self._is_shared else None
+        if requested_at and ledger.begun_since(self.pipeline.name, starts, requested_at, self.pipeline) == set(starts):
             self.log.info("Another run's application has loaded this hour since this run was requested")
             return None
         windows = ledger.windows_at(self.pipeline.name, starts)
@@ -130,13 +127,15 @@ class BeginsLoad(OverWindows):
         return waiting, gaps
 
     def _load_run(self, ledger: Ledger, context: Context) -> spark_submit.LoadRun:
+        ti = context["ti"]
         return spark_submit.LoadRun(
             ledger=ledger,
             pipeline_name=self.pipeline.name,
             definition=self.pipeline,
             run_id=str(context["run_id"]),
-            try_number=int(context["ti"].try_number),
-            task=task_context.task_key(context),
+            try_number=int(ti.try_number),
+            # The pages link to its log, and show a pipeline to users who may see its DAG.
+            task=model.TaskKey(dag_id=ti.dag_id, task_id=ti.task_id, map_index=ti.map_index if ti.map_index >= 0 else None),
             now=self._now,
             say=self.log.info,
         )

@@ -10,7 +10,7 @@ among ten thousand costs a few dozen individual parses, not ten thousand.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -77,13 +77,8 @@ CALENDAR_MS_MAX = 253_402_300_799_999  # year 9999
 CALENDAR_US_MIN, CALENDAR_US_MAX = CALENDAR_MS_MIN * 1000, CALENDAR_MS_MAX * 1000 + 999
 
 
-def row_schema(columns: Mapping[str, str]) -> pa.Schema:
-    """The columns that say where a row comes from, then the parser's."""
-    return pa.schema([*ROW_FIELDS, *parser_schema(columns)])
-
-
 def parser_schema(columns: Mapping[str, str]) -> pa.Schema:
-    """The parser's columns alone."""
+    """The parser's columns; in a row they follow `ROW_FIELDS`, which say where it comes from."""
     return pa.schema(
         [pa.field(name, ARROW_TYPES[kind], metadata=JSON_FIELD if kind == "jsonb" else None) for name, kind in columns.items()]
     )
@@ -94,7 +89,12 @@ def unstorable(batch: pa.RecordBatch) -> str | None:
     PostgreSQL: a pipeline can change its sink, and a window's dead letters do not depend on it."""
     for column, values in zip(batch.schema, batch.columns, strict=True):
         if column.type == pa.string():
-            if holds_nul(values):
+            # The texts all lie in one buffer, which is copied and searched fifty times as fast as Arrow matches a substring (7 ns
+            # instead of 340 for a text of 200 bytes). Only Arrow can tell whether a NUL in the buffer is in one of these texts
+            # or in another one, which the array is a slice without.
+            characters = values.buffers()[2]
+            may_hold_nul = characters is not None and b"\0" in characters.to_pybytes()
+            if may_hold_nul and pc.any(pc.match_substring(values, "\0")).as_py():
                 return f"{column.name} holds a NUL character, which PostgreSQL's text cannot hold"
         elif column.type == TIMESTAMP:
             span = pc.min_max(values.cast(pa.int64())).as_py()
@@ -134,14 +134,6 @@ def _ends_with(column: pa.Field, values: pa.Array, ends: pa.Array) -> pa.Array:
     return pc.add(ends, pc.fill_null(sizes, 0))
 
 
-def holds_nul(texts: pa.StringArray) -> bool:
-    """Whether any of the texts holds a NUL. They all lie in one buffer, which is copied and searched fifty times as fast as Arrow
-    matches a substring (7 ns instead of 340 for a text of 200 bytes). Only Arrow can tell whether a NUL in the buffer is in one
-    of these texts, or in another one that the array is a slice without."""
-    characters = texts.buffers()[2]
-    return characters is not None and b"\0" in characters.to_pybytes() and bool(pc.any(pc.match_substring(texts, "\0")).as_py())
-
-
 def is_json(field: pa.Field) -> bool:
     return bool(field.metadata) and field.metadata.get(b"logbus") == b"json"
 
@@ -158,13 +150,6 @@ def _on_calendar(stamp_ms: int) -> bool:
     return stamp_ms != -1 and CALENDAR_MS_MIN <= stamp_ms <= CALENDAR_MS_MAX
 
 
-def to_batch(rows: Iterable[Sequence[Any]], schema: pa.Schema) -> pa.RecordBatch:
-    """Rows, at least one, as columns."""
-    columns = zip(*rows, strict=True)
-    arrays = [pa.array(values, field.type) for values, field in zip(columns, schema, strict=True)]
-    return pa.RecordBatch.from_arrays(arrays, schema=schema)
-
-
 # A chunk of this size is not worth halving again.
 ONE_BY_ONE_MAX = 64
 
@@ -173,23 +158,28 @@ ONE_BY_ONE_MAX = 64
 class Parsed:
     """The result for a chunk. `rows` are the values at `indexes`; every other value was rejected, with a reason, or filtered."""
 
-    batches: list[pa.RecordBatch] = field(default_factory=list)  # while the chunk is parsed; then one, with all rows
+    rows: pa.RecordBatch = field(init=False)  # all of them, once the chunk is parsed
+    batches: list[pa.RecordBatch] = field(default_factory=list)  # the same, part by part
     indexes: list[int] = field(default_factory=list)
     rejected: list[tuple[int, Unparsable]] = field(default_factory=list)
     filtered: list[int] = field(default_factory=list)
-
-    @property
-    def rows(self) -> pa.RecordBatch:
-        return self.batches[0]
 
 
 def parse_chunk(parser: Parser, schema: pa.Schema, values: Sequence[bytes | None]) -> Parsed:
     """Every value becomes a row, a rejection, or is filtered. `schema` is that of the parser's columns."""
     result = Parsed()
     for start, end in _spans(parser, schema, values, result):
-        _one_by_one(parser, schema, values[start:end], start, result)
-    if len(result.batches) != 1:
-        result.batches = [_joined(result.batches, schema)]
+        rows: dict[int, Sequence[Any]] = {}
+        for index, value in enumerate(values[start:end], start):
+            try:
+                rows[index] = parse_value(parser, value)
+            except Filtered:
+                result.filtered.append(index)
+            except Unparsable as error:
+                result.rejected.append((index, error))
+        if rows:
+            _add_rows(rows, schema, result)
+    result.rows = result.batches[0] if len(result.batches) == 1 else _joined(result.batches, schema)
     return result
 
 
@@ -226,48 +216,31 @@ def _quick_rows(parser: Parser, schema: pa.Schema, values: Sequence[bytes | None
     return None if rows is None or rows.num_rows != len(values) or unstorable(rows) or too_long(rows) else rows
 
 
-def _one_by_one(parser: Parser, schema: pa.Schema, values: Sequence[bytes | None], start: int, result: Parsed) -> None:
-    rows: dict[int, Sequence[Any]] = {}
-    for index, value in enumerate(values, start):
-        try:
-            rows[index] = parse_value(parser, value)
-        except Filtered:
-            result.filtered.append(index)
-        except Unparsable as error:
-            result.rejected.append((index, error))
-    if rows:
-        _add_rows(rows, schema, result)
-
-
 # What Arrow raises for a value that is not of its column's type; Arrow's own exceptions are subclasses of these.
 WRONG_TYPE = (TypeError, ValueError, OverflowError)
 
 
 def _add_rows(rows: Mapping[int, Sequence[Any]], schema: pa.Schema, result: Parsed) -> None:
-    """Rows by their indexes. A user's parser may return values of the wrong type, or what no sink can store: only those rows are
-    rejected."""
+    """Rows by their indexes. A user's parser may return values of the wrong type, or what no sink can store, or too much for a
+    row of a table: only those rows are rejected."""
     try:
-        batch = to_batch(rows.values(), schema)
+        columns = zip(zip(*rows.values(), strict=True), schema.types, strict=True)
+        batch = pa.RecordBatch.from_arrays([pa.array(values, kind) for values, kind in columns], schema=schema)
         reason = unstorable(batch)
     except WRONG_TYPE as error:
         reason = f"the parser's values are not of its columns' types: {error}"
-    if reason is None:
-        _add_fitting(batch, list(rows), result)
-    elif len(rows) == 1:
-        result.rejected += [(index, Unparsable("WrongType", reason)) for index in rows]
-    else:
-        items = list(rows.items())
-        middle = len(items) // 2
-        for half in (items[:middle], items[middle:]):
-            _add_rows(dict(half), schema, result)
-
-
-def _add_fitting(batch: pa.RecordBatch, indexes: Sequence[int], result: Parsed) -> None:
-    """Rows of a batch and their indexes; those that are too long for a table are rejected."""
-    reasons = too_long(batch)
-    if reasons:
-        result.rejected += [(indexes[row], Unparsable("RowTooLong", reason)) for row, reason in reasons.items()]
-        fitting = [row for row in range(len(indexes)) if row not in reasons]
+    indexes = list(rows)
+    if reason is not None and len(rows) == 1:
+        result.rejected.append((indexes[0], Unparsable("WrongType", reason)))
+        return
+    if reason is not None:
+        middle = len(rows) // 2
+        for half in (indexes[:middle], indexes[middle:]):
+            _add_rows({index: rows[index] for index in half}, schema, result)
+        return
+    if too_long_rows := too_long(batch):
+        result.rejected += [(indexes[row], Unparsable("RowTooLong", reason)) for row, reason in too_long_rows.items()]
+        fitting = [row for row in range(len(indexes)) if row not in too_long_rows]
         batch, indexes = batch.take(pa.array(fitting, pa.int64())), [indexes[row] for row in fitting]
     if indexes:
         result.batches.append(batch)

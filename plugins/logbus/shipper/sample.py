@@ -19,7 +19,7 @@ from pathlib import Path
 from random import Random
 
 from logbus.atomic_write import replace_atomically
-from logbus.model import HOUR, LATENESS_DEFAULT, floor
+from logbus.model import LATENESS_DEFAULT, Grid
 from logbus.parsing.times import MONTH_NAMES
 
 CLOSED_FOR = LATENESS_DEFAULT  # a sample's last hour has been closed for this long, so that a load need not wait for it
@@ -59,7 +59,7 @@ _MALFORMED = ('{host} - - [{time}] "GET /unfinished', "\\x16\\x03\\x01\\x00 a po
 
 def last_closed_hour(now: datetime) -> datetime:
     """Where a sample of the last hours ends: the end of the newest hour that a pipeline with the default lateness may load."""
-    return floor(now - LATENESS_DEFAULT - CLOSED_FOR, HOUR)
+    return Grid().floor(now - LATENESS_DEFAULT - CLOSED_FOR)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

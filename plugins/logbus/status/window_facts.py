@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import BigInteger, ColumnElement, Connection, Float, Integer, Subquery, and_, cast, extract, false, func, select
 
-from logbus.model import EPOCH, Interval, floor, instant_text
+from logbus.model import EPOCH, Grid, Interval, instant_text
 from logbus.windows import schema
 
 WINDOW, RANGE, ATTEMPT = schema.window, schema.window_range, schema.attempt
@@ -186,7 +186,7 @@ def series(pipeline: str, windows: Sequence[WindowFacts], loaded: Mapping[tuple[
 
 def series_start(span: Interval) -> datetime:
     """Where the first hour of a series begins."""
-    return floor(_series_begin(span), SERIES_STEP)
+    return Grid(SERIES_STEP).floor(_series_begin(span))
 
 
 def _series_begin(span: Interval) -> datetime:

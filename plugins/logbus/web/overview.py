@@ -210,7 +210,7 @@ def pipelines_of(fleet: FleetReading | None, names: Collection[str]) -> list[Pip
 
 
 def _next_step(now: datetime, step: timedelta) -> datetime:
-    return model.floor(now, step) + step
+    return model.Grid(step).floor(now) + step
 
 
 def _pipeline_json(

@@ -73,20 +73,6 @@ def how_to_accept(pipeline_name: str, interval: model.Interval) -> str:
     )
 
 
-def why_unreadable(window: model.FrozenWindow, facts: TopicFacts, start_offsets: Mapping[int, int]) -> errors.WindowError | None:
-    """Why the window's records can no longer be read; None if they can, or if all of them are given up."""
-    if window.loss_accepted is not None and not window.record_count:
-        return None
-    try:
-        refuse_if_recreated(window.topic, window.topic_id, facts.topic_id)
-    except errors.TopicRecreated as error:
-        return error
-    lost = lost_ranges(window, start_offsets)
-    if not lost:
-        return None
-    return errors.RecordsLost(f"retention has deleted {', '.join(lost)}; the window cannot be loaded again", lost=lost)
-
-
 def lost_ranges(window: model.FrozenWindow, start_offsets: Mapping[int, int]) -> list[str]:
     """The parts of the window that the broker no longer holds, as `topic-partition [start, end)`."""
     return [
@@ -161,33 +147,23 @@ def refuse_if_changed(pipeline: Pipeline, log: OffsetLog, ends: Mapping[int, cha
 def differences(pipeline: Pipeline, log: OffsetLog, expected: Mapping[int, Witness]) -> dict[int, str]:
     """By partition, how the log differs at the witness's offset. A missing record is not a difference if retention, or
     compaction that the pipeline has declared, may have deleted it."""
-    topic = pipeline.topic
-    present = log.last_records(topic, places(expected))
-    missing = not_found(pipeline, log, expected, present)
-    if missing:
+    topic, missing, present = pipeline.topic, dict(expected), dict[int, Witness]()
+    for is_second_look in (False, True):
+        present |= log.last_records(topic, {part: (witness.offset, witness.offset + 1) for part, witness in missing.items()})
+        missing = {part: witness for part, witness in missing.items() if part not in present}
+        # The log start offset is read afterwards, since it only increases.
+        starts = {} if pipeline.options.offset_gaps else log.start_offsets(topic, missing)
+        missing = {part: witness for part, witness in missing.items() if part in starts and starts[part] <= witness.offset}
+        if not missing or is_second_look:
+            break
         # A newly elected leader may briefly expose less. A request for its end offset is answered only once it has caught up
         # with what was exposed before its election.
         log.end_offsets(topic, missing, LATEST)
-        present |= log.last_records(topic, places(missing))
-        missing = not_found(pipeline, log, missing, present)
     return {
         part: record_changed(topic, part, witness, present.get(part))
         for part, witness in sorted(expected.items())
         if (present[part].hash != witness.hash if part in present else part in missing)
     }
-
-
-def places(expected: Mapping[int, Witness]) -> dict[int, tuple[int, int]]:
-    return {part: (witness.offset, witness.offset + 1) for part, witness in expected.items()}
-
-
-def not_found(
-    pipeline: Pipeline, log: OffsetLog, expected: Mapping[int, Witness], present: Mapping[int, Witness]
-) -> dict[int, Witness]:
-    """The missing witnesses that should be there. The log start offset is read afterwards, since it only increases."""
-    absent = {part: witness for part, witness in expected.items() if part not in present}
-    starts = {} if pipeline.options.offset_gaps else log.start_offsets(pipeline.topic, absent)
-    return {part: witness for part, witness in absent.items() if part in starts and starts[part] <= witness.offset}
 
 
 def last_before(
@@ -310,38 +286,35 @@ def unreadable(pipeline: Pipeline, log: OffsetLog, windows: Sequence[FrozenWindo
         return {}
     facts = log.topic(windows[0].topic)
     starts = log.start_offsets(windows[0].topic, facts.partitions)
-    reasons = {window.id: why_unreadable(window, facts, starts) for window in windows}
-    gone = {window_id: reason for window_id, reason in reasons.items() if reason is not None}
-    return {**gone, **_log_changes(pipeline, log, [window for window in windows if window.id not in gone], called)}
-
-
-def _log_changes(
-    pipeline: Pipeline, log: OffsetLog, windows: Sequence[FrozenWindow], called: WitnessSet
-) -> dict[int, LogChanged]:
-    """By window, why the log that would be read is not the one on which it was frozen; empty if it is."""
-    if not windows:
-        return {}
-    partitions = sorted({part.partition for window in windows for part in window.ranges})
-    ends = log.end_offsets(pipeline.topic, partitions, pipeline.isolation_level)
-    changes: dict[int, LogChanged] = {}
+    gone: dict[int, WindowError] = {}
     for window in windows:
+        if window.loss_accepted is not None and not window.record_count:
+            continue
+        try:
+            refuse_if_recreated(window.topic, window.topic_id, facts.topic_id)
+        except TopicRecreated as error:
+            gone[window.id] = error
+        else:
+            if lost := lost_ranges(window, starts):
+                why = f"retention has deleted {', '.join(lost)}; the window cannot be loaded again"
+                gone[window.id] = errors.RecordsLost(why, lost=lost)
+    readable = [window for window in windows if window.id not in gone]
+    if not readable:
+        return gone
+    partitions = sorted({part.partition for window in readable for part in window.ranges})
+    ends = log.end_offsets(pipeline.topic, partitions, pipeline.isolation_level)
+    changes: dict[int, WindowError] = {}
+    for window in readable:
         try:
             refuse_if_shorter(pipeline, {part.partition: part.end_offset for part in window.ranges}, ends)
         except LogChanged as error:
             changes[window.id] = error
-    for position, sentence in _changed_positions(pipeline, log, called.outside).items():
-        for window_id in called.needed_by[position]:
-            changes.setdefault(window_id, log_changed(pipeline.name, [sentence]))
-    return changes
-
-
-def _changed_positions(pipeline: Pipeline, log: OffsetLog, outside: Mapping[Position, Witness]) -> dict[Position, str]:
-    """Checks all of them, one per partition at a time."""
-    rest, changed = dict(outside), dict[Position, str]()
-    while rest:
-        turn = {partition: witness for (partition, _), witness in rest.items()}
+    unread = dict(called.outside)
+    while unread:  # all of them, one per partition at a time
+        turn = {partition: witness for (partition, _), witness in unread.items()}
         for partition, sentence in differences(pipeline, log, turn).items():
-            changed[partition, turn[partition].offset] = sentence
+            for window_id in called.needed_by[partition, turn[partition].offset]:
+                changes.setdefault(window_id, log_changed(pipeline.name, [sentence]))
         for partition, witness in turn.items():
-            del rest[partition, witness.offset]
-    return changed
+            del unread[partition, witness.offset]
+    return {**gone, **changes}

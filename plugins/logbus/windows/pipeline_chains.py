@@ -22,7 +22,7 @@ from sqlalchemy import ARRAY, ColumnElement, Connection, DateTime, FromClause, T
 
 from logbus.model import FrozenWindow, Grid, Interval, OffsetRange, instant_text
 from logbus.windows import schema
-from logbus.windows.rows import ATTEMPT_RUNNING, Row, among, load_windows, running_windows
+from logbus.windows.rows import ATTEMPT_RUNNING, Row, among, load_windows
 
 WINDOW, RANGE, ANCHOR = schema.window, schema.window_range, schema.anchor
 ALL_TIME = datetime(1, 1, 1, tzinfo=UTC)
@@ -196,7 +196,10 @@ def with_windows(
     )
     frozen = load_windows(connection, query)
     windows = by_pipeline(frozen)
-    running = frozenset(running_windows(connection, [window.id for window in frozen]))
+    attempt = schema.attempt
+    of_them = among(attempt.c.window_id, [window.id for window in frozen])
+    at_work = select(attempt.c.window_id).where(of_them, attempt.c.state == ATTEMPT_RUNNING)
+    running = frozenset(connection.execute(at_work).scalars())
     return {name: replace(chain, windows=windows.get(name, ()), running=running) for name, chain in chains.items()}
 
 

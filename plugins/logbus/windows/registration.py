@@ -3,7 +3,7 @@
 Registering is idempotent. What determines which records belong to which window (topic, start, length, time zone, isolation level)
 and where they go (table, sink) never changes under a name; the sink's location is fixed once anything is loaded; how records are
 parsed and how long an hour stays open may change. Who may change them is checked here too: a DAG may, unless another DAG defines
-the pipeline as it is registered (`pipeline_dags`); the command line may only with `--change`.
+the pipeline as it is registered (`pipeline_dags`); the command line may only with `--change`. `Ledger.define` registers.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from sqlalchemy import Connection, Engine, delete, exists, func, select, text, update
+from sqlalchemy import Connection, Engine, delete, func, select, text, update
 from sqlalchemy.dialects.postgresql import insert as insert_if_absent
 
 from logbus import errors, model, pipeline_settings
@@ -22,8 +22,6 @@ from logbus.kafka import client, topics
 from logbus.windows import boundaries, chain, rows, schema
 from logbus.windows.boundaries import Neighbours
 from logbus.windows.table_names import check_target
-
-CHANGEABLE = ("parse", "lateness", "settings")
 
 MINUTE = timedelta(minutes=1)  # the resolution of the names of leaf partitions
 
@@ -48,41 +46,6 @@ class Beginning:
     anchors: Mapping[int, int]
 
 
-def register(
-    engine: Engine,
-    pipeline: model.Pipeline,
-    log: topics.OffsetLog,
-    now: datetime,
-    *,
-    dag_id: str | None = None,
-    remembers: bool = True,
-    may_change: bool = True,
-) -> PipelineRegistration:
-    """Creates the pipeline if it does not exist; if it does, only what no record's place depends on may change.
-
-    :param dag_id: the DAG with this definition: refused if another DAG defines the pipeline as it is registered
-    :param remembers: whether the DAG works on the pipeline, so that later registrations are checked against its definition
-    :param may_change: False: another definition is a `PipelineConflict`, whose message lists what would change
-    """
-    validate_pipeline(pipeline)
-    beginning = None if is_registered(engine, pipeline.name) else beginning_of(pipeline, log, now)
-    given = rows.definition_of(pipeline)
-    with engine.begin() as connection:
-        is_new = beginning is not None and make(connection, pipeline, beginning, now)
-        registered = rows.to_pipeline(rows.pipeline_row(connection, pipeline.name, lock=True))
-        before = rows.definition_of(registered)
-        changes: list[rows.Difference] = []
-        if given != before:
-            changes = rows.differences(before, given)
-            refuse_change(connection, changes, before, given, dag_id, may_change=may_change)
-            values = rows.pipeline_values(pipeline, "", now)
-            is_pipeline = schema.pipeline.c.name == pipeline.name
-            connection.execute(update(schema.pipeline).where(is_pipeline).values({name: values[name] for name in CHANGEABLE}))
-        if dag_id is not None and remembers:
-            remember_definition(connection, given, dag_id, now)
-    return PipelineRegistration(pipeline=pipeline, is_new=is_new, changes=tuple(changes))
-
-
 def refuse_change(
     connection: Connection,
     changes: Sequence[rows.Difference],
@@ -104,11 +67,6 @@ def refuse_change(
         )
     if dag_id is not None:
         refuse_contradiction(connection, changes, registered, given, dag_id)
-
-
-def is_registered(engine: Engine, name: str) -> bool:
-    with engine.connect() as connection:
-        return bool(connection.execute(select(exists().where(schema.pipeline.c.name == name))).scalar_one())
 
 
 def beginning_of(pipeline: model.Pipeline, log: topics.OffsetLog, now: datetime) -> Beginning:
@@ -278,15 +236,6 @@ def refuse_shared_table(connection: Connection, pipeline: model.Pipeline) -> Non
 # definition has not changed alters nothing while another DAG defines the pipeline as it is registered, nor does a new DAG.
 # So two contradicting DAGs never silently take turns, and a definition that both share can be edited: the first that runs changes
 # the pipeline, and the other agrees.
-
-
-def remember_definition(connection: Connection, given: rows.Definition, dag_id: str, now: datetime) -> None:
-    """Stores the DAG and how it defines the pipeline now."""
-    values = {"pipeline": given["name"], "dag_id": dag_id, "seen_at": now, "definition": given}
-    statement = insert_if_absent(schema.pipeline_dag).values(values)
-    is_other = schema.pipeline_dag.c.definition.is_distinct_from(statement.excluded.definition)  # usually it is unchanged
-    keys, news = ["pipeline", "dag_id"], {"definition": given}
-    connection.execute(statement.on_conflict_do_update(index_elements=keys, set_=news, where=is_other))
 
 
 def definitions_by_dag(connection: Connection, pipeline_name: str) -> dict[str, rows.Definition | None]:

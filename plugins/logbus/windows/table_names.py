@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import NamedTuple
 from zlib import crc32
 
 from logbus.errors import UserError
@@ -103,11 +104,16 @@ def leaf_name(target: TableName, window_start: datetime) -> TableName:
     return TableName(name=f"{base}_{window_start:%Y%m%d%H%M}", schema=LEAF_SCHEMA)
 
 
-def staging(name: str) -> TableName:
-    """A table of an attempt, to which its tasks write."""
-    return TableName(name=name, schema=STAGING_SCHEMA)
+class AttemptTables(NamedTuple):
+    """An attempt's own tables: those to which its tasks write, and the same after they were sealed, which renames them, so that
+    later writes to the old names fail."""
+
+    rows: TableName
+    dead_letters: TableName
+    sealed_rows: TableName
+    sealed_dead_letters: TableName
 
 
-def sealed(name: str) -> TableName:
-    """The same after it was sealed, which renames it: later writes to the old name fail."""
-    return TableName(name=f"{name}_sealed", schema=STAGING_SCHEMA)
+def tables_of_attempt(staging_table: str) -> AttemptTables:
+    names = (staging_table, f"{staging_table}_dead", f"{staging_table}_sealed", f"{staging_table}_dead_sealed")
+    return AttemptTables(*(TableName(name=name, schema=STAGING_SCHEMA) for name in names))

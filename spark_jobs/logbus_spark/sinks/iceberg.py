@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from logbus import atomic_write, model
 from logbus.loads.directory import Directory, window_folder
-from logbus.parsing.batches import row_schema
+from logbus.parsing.batches import ROW_FIELDS
 from pyarrow import fs
 
 from logbus_spark.job import StagedWindow, TaskJob
@@ -32,14 +32,8 @@ COMPRESSION = "zstd"
 REQUIRED = ("_topic", "_partition", "_offset", "_window_start", "_fingerprint")
 
 
-def task_sink(job: TaskJob, columns: Mapping[str, str], task: int) -> IcebergTaskSink:
-    schema = _file_schema(row_schema(columns), job.sink_options["field_ids"])
-    directory = Directory.at(job.sink_options["directory"])
-    return IcebergTaskSink(directory, schema, DeadLetters(job.sink_options["uri"], task), task)
-
-
-def _file_schema(rows: pa.Schema, field_ids: Mapping[str, int]) -> pa.Schema:
-    """The schema of the files, with the table's field ids."""
+def file_schema(parsed: pa.Schema, field_ids: Mapping[str, int]) -> pa.Schema:
+    """The schema of the files, with the table's field ids. `parsed`: the parser's columns."""
     return pa.schema(
         [
             pa.field(
@@ -48,7 +42,7 @@ def _file_schema(rows: pa.Schema, field_ids: Mapping[str, int]) -> pa.Schema:
                 nullable=field.name not in REQUIRED,
                 metadata={b"PARQUET:field_id": str(field_ids[field.name]).encode()},
             )
-            for field in rows
+            for field in (*ROW_FIELDS, *parsed)
         ]
     )
 
@@ -56,19 +50,19 @@ def _file_schema(rows: pa.Schema, field_ids: Mapping[str, int]) -> pa.Schema:
 class DeadLetters:
     """The attempt's table of dead letters. Connects only at the first dead letter; usually there is none."""
 
-    def __init__(self, uri: str, task: int) -> None:
-        self._uri = uri
-        self._task = task
-        self._sink: PostgresTaskSink | None = None
+    def __init__(self, sink: PostgresTaskSink) -> None:
+        self._sink = sink
+        self._is_connected = False
 
     def write(self, window: StagedWindow, rows: pa.RecordBatch) -> None:
-        if self._sink is None:
-            self._sink = PostgresTaskSink(self._uri, self._task).__enter__()
+        if not self._is_connected:
+            self._sink.__enter__()
+            self._is_connected = True
         self._sink.write_dead_letters(window, rows)
 
     def end(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         """Commits, or rolls back what was written if there is an error."""
-        if self._sink is not None:
+        if self._is_connected:
             self._sink.__exit__(kind, error, trace)
 
 
@@ -85,16 +79,17 @@ class TaskFile:
 class IcebergTaskSink:
     """A context manager: its files have their final names after a normal exit, and are removed otherwise."""
 
-    def __init__(self, directory: Directory, schema: pa.Schema, dead_letters: DeadLetters, task: int) -> None:
-        self._directory = directory
-        self._schema = schema
-        self._dead_letters = dead_letters
+    def __init__(self, job: TaskJob, schema: pa.Schema, task: int) -> None:
+        self._directory = Directory.at(job.sink_options["directory"])
+        self._schema = file_schema(schema, job.sink_options["field_ids"])
+        self._dead_letters = DeadLetters(PostgresTaskSink(job, schema, task))
         self._task = task
         self._waiting: dict[int, list[pa.RecordBatch]] = {}
         self._rows = 0
         self._bytes = 0
         self._windows: dict[int, StagedWindow] = {}
         self._open: dict[int, TaskFile] = {}
+        self.files: dict[int, tuple[str, ...]] = {}
 
     def __enter__(self) -> IcebergTaskSink:
         return self
@@ -103,8 +98,9 @@ class IcebergTaskSink:
         try:
             if kind is None:
                 self.flush()
-                for file in self._open.values():
+                for window_id, file in self._open.items():
                     self._finish(file)
+                    self.files[window_id] = (f"{self._directory.uri}/{file.name}",)
             self._dead_letters.end(kind, error, trace)
         except BaseException as failure:
             if kind is None:
@@ -124,10 +120,6 @@ class IcebergTaskSink:
 
     def write_dead_letters(self, window: StagedWindow, rows: pa.RecordBatch) -> None:
         self._dead_letters.write(window, rows)
-
-    def files(self, window: StagedWindow) -> tuple[str, ...]:
-        file = self._open.get(window.window_id)
-        return () if file is None else (f"{self._directory.uri}/{file.name}",)
 
     def flush(self) -> None:
         """Writes the buffered rows, a row group for each window."""

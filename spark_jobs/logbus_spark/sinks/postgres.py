@@ -34,15 +34,13 @@ BUFFERED_ROWS_MAX = 50_000
 BUFFERED_BYTES_MAX = 16 * 1024 * 1024
 
 
-def task_sink(job: TaskJob, columns: Mapping[str, str], task: int) -> PostgresTaskSink:
-    return PostgresTaskSink(job.sink_options["uri"], task)
-
-
 class PostgresTaskSink:
-    """A context manager: commits on a normal exit, leaves nothing behind otherwise. `uri` is a libpq URI, and a secret."""
+    """A context manager: commits on a normal exit, leaves nothing behind otherwise."""
 
-    def __init__(self, uri: str, task: int) -> None:
-        self._uri = uri
+    files: Mapping[int, tuple[str, ...]] = {}  # the driver has the names of the tables
+
+    def __init__(self, job: TaskJob, schema: pa.Schema, task: int) -> None:
+        self._uri: str = job.sink_options["uri"]  # a libpq URI, and a secret
         self._task = pa.scalar(task, pa.int64())
         self._waiting: dict[str, list[pa.RecordBatch]] = {}
         self._rows = 0
@@ -71,10 +69,6 @@ class PostgresTaskSink:
     def write_dead_letters(self, window: StagedWindow, rows: pa.RecordBatch) -> None:
         self._add(window.dead_letter_table, rows)
 
-    def files(self, window: StagedWindow) -> tuple[str, ...]:
-        """No files: the driver has the names of the tables."""
-        return ()
-
     def _add(self, table: str, rows: pa.RecordBatch) -> None:
         self._waiting.setdefault(table, []).append(rows)
         self._rows += rows.num_rows
@@ -85,17 +79,14 @@ class PostgresTaskSink:
     def flush(self) -> None:
         """Appends the buffered rows, one COPY per table; they become visible with the commit."""
         for table, batches in self._waiting.items():
-            tagged = [_tagged_with(batch, self._task) for batch in batches]
+            tagged = []  # as COPY takes them: JSON in PostgreSQL's form, and the task attempt as the last column
+            for batch in batches:
+                columns = dict(zip(batch.schema.names, batch.columns, strict=True))
+                for name in [field.name for field in batch.schema if is_json(field)]:
+                    columns[name] = pc.binary_join_element_wise(JSONB_VERSION, columns[name].cast(pa.binary()), NOTHING)
+                tagged.append(pa.RecordBatch.from_pydict({**columns, TASK_COLUMN: pa.repeat(self._task, batch.num_rows)}))
             with AdbcStatement(self._connection) as statement:
                 statement.set_options(**APPEND, **{StatementOptions.INGEST_TARGET_TABLE.value: table})
                 statement.bind_stream(pa.RecordBatchReader.from_batches(tagged[0].schema, tagged))
                 statement.execute_update()
         self._waiting, self._rows, self._bytes = {}, 0, 0
-
-
-def _tagged_with(batch: pa.RecordBatch, task: pa.Scalar) -> pa.RecordBatch:
-    """The batch as COPY takes it: JSON in PostgreSQL's form, and the task attempt as the last column."""
-    columns = dict(zip(batch.schema.names, batch.columns, strict=True))
-    for name in [field.name for field in batch.schema if is_json(field)]:
-        columns[name] = pc.binary_join_element_wise(JSONB_VERSION, columns[name].cast(pa.binary()), NOTHING)
-    return pa.RecordBatch.from_pydict({**columns, TASK_COLUMN: pa.repeat(task, batch.num_rows)})

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from logbus.model import HOUR, floor, instant_text
+from logbus.model import HOUR, Grid, instant_text
 from playwright.sync_api import expect
 
 from tests.support import eventful_pipeline as orders
@@ -86,7 +86,7 @@ def test_where_nobody_knows_how_far_behind_it_says_why(open_page: Open) -> None:
 @pytest.mark.parametrize("lateness", [timedelta(minutes=5), timedelta(minutes=45)])
 def test_an_hour_that_has_just_closed_is_no_alarm_and_one_that_closed_long_ago_is(lateness: timedelta, open_page: Open) -> None:
     page = open_page("admin", "about:blank")
-    hour = floor(datetime.now(UTC), HOUR) - HOUR
+    hour = Grid().floor(datetime.now(UTC)) - HOUR
     paused: list[str] = []
     late: dict[str, Any] = {"hours_behind": 1, "oldest_hour": instant_text(hour), "problem": None}
 

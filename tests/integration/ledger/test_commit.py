@@ -11,7 +11,6 @@ import psycopg
 import pytest
 from logbus.errors import AttemptSuperseded, EquationMismatch, LoadFailed
 from logbus.loads import attempts, commit
-from logbus.loads.commit import commit_window
 from logbus.loads.engine import libpq_uri
 from logbus.waiting import PATIENCE_SECONDS
 from logbus.windows.rows import HOLD_SILENTLY_MS_MAX
@@ -149,7 +148,7 @@ def test_a_connection_that_dies_at_commit_is_resolved_from_the_ledger(world: Wor
             "commit", None, psycopg.OperationalError("server closed the connection"), connection_invalidated=True
         )
 
-    assert commit_window(world.ledger.engine, sealed, NOW).loaded == 5
+    assert loading.sink.commit(sealed, NOW).loaded == 5
     assert public(world) == HOUR_TEN
 
 
@@ -164,9 +163,9 @@ def test_a_server_that_dies_before_the_commit_leaves_the_window_as_it_was(world:
             other.execute("select pg_terminate_backend(%s, 5000)", [pid])
 
     with pytest.raises(LoadFailed, match="was not"):
-        commit_window(world.ledger.engine, sealed, NOW)
+        loading.sink.commit(sealed, NOW)
     assert public(world) == []
-    assert commit_window(world.ledger.engine, sealed, NOW).loaded == 5
+    assert loading.sink.commit(sealed, NOW).loaded == 5
 
 
 def test_a_column_added_while_a_load_runs_is_kept(world: World, start: Start) -> None:
@@ -334,7 +333,7 @@ def test_an_attempt_from_before_a_restore_of_the_ledger_is_refused_though_its_nu
     again = start().begin()
     assert again.attempt.number == slow.attempt.number
     with pytest.raises(AttemptSuperseded, match="restored from a backup since attempt 1"):
-        commit_window(world.ledger.engine, sealed, NOW)
+        slow.sink.commit(sealed, NOW)
     world.ledger.fail_attempts([slow.attempt], "refused", NOW)  # this attempt, not the other one with its number
     again.create().run_task(1).commit()
     assert public(world) == HOUR_TEN

@@ -87,7 +87,7 @@ def test_every_setting_with_values_of_its_own_has_wrong_ones_here() -> None:
 
 
 @pytest.mark.parametrize(("name", "value"), [(name, value) for name, values in WRONG.items() for value in values])
-def test_a_value_that_no_load_could_use_is_refused_at_registration(name: str, value: Any) -> None:
+def test_a_value_that_no_load_could_use_is_refused_where_it_is_given(name: str, value: Any) -> None:
     with pytest.raises(UserError, match=rf"^pipeline p: .*\b{name}|column"):
         validate_pipeline(pipeline({name: value}))
 

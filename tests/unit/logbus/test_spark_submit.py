@@ -40,6 +40,6 @@ def test_the_application_and_its_quiet_logging_are_there() -> None:
 
 
 def test_the_workers_find_both_packages() -> None:
-    roots = [Path(root) for root in spark_submit.python_path().split(":")]
+    roots = [Path(root) for root in spark_submit.environment(None, {})["PYTHONPATH"].split(":")]
     assert any((root / "logbus").is_dir() for root in roots)
     assert any((root / "logbus_spark").is_dir() for root in roots)

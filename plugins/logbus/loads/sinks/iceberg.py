@@ -43,9 +43,9 @@ from logbus import errors, model
 from logbus.loads import commit_checks, tally, target
 from logbus.loads.commit import commit_in, committed_counts, connection_died
 from logbus.loads.directory import AttemptFile, Directory
-from logbus.loads.engine import copy_uri
+from logbus.loads.engine import ENCODING, libpq_uri
 from logbus.loads.sinks import ROWS_OF_RECORD_MAX, MaintenanceOptions, PublicTable, data_files, iceberg_table, snapshot_entry
-from logbus.loads.sinks.postgres import create_dead_letters, create_for_current, seal
+from logbus.loads.sinks.postgres import create_dead_letters, lock_current, seal
 from logbus.windows.coverage import complete_until
 from logbus.windows.rows import ATTEMPT_RUNNING, COMMITTED, FAILED, SUPERSEDED
 from logbus.windows.table_names import TableName, parse_table
@@ -125,14 +125,22 @@ class IcebergSink:
     def task_options(self) -> Mapping[str, Any]:
         """Files carry the table's field ids, so that readers match columns by id, as with any other writer's files."""
         fields = {field.name: field.field_id for field in self.table().schema().fields}
-        return {"uri": copy_uri(self.engine), "directory": self.directory().uri, "field_ids": fields}
+        return {
+            "uri": libpq_uri(self.engine.url, client_encoding=ENCODING),
+            "directory": self.directory().uri,
+            "field_ids": fields,
+        }
 
     def create_staging(self, attempts: Sequence[model.Attempt]) -> tuple[list[model.Attempt], list[model.Attempt]]:
         public = newest_entries(self.table())
         for attempt in attempts:
             start = attempt.interval.start
             self._unsettled[start] = snapshot_entry.bring_up_ledger(self.engine, attempt, public.get(start))
-        return create_for_current(self.engine, attempts, create_dead_letters)
+        with self.engine.begin() as connection:
+            current, superseded = lock_current(connection, attempts)
+            for attempt in current:
+                create_dead_letters(connection, attempt)
+        return current, superseded
 
     def seal(self, attempt: model.Attempt, winners: Collection[int], files: Sequence[str]) -> tally.Counted:
         """Files that no winner reported do not count, whichever task writes them and whenever: the report is the seal."""
@@ -219,9 +227,9 @@ class IcebergSink:
         return (newest[start] for start in sorted(newest))
 
     def recount(self, window: model.FrozenWindow) -> Mapping[int, model.PartitionTally]:
-        dead = tally.dead_letters(tally.DEAD_LETTERS.sql, "window_id = :window_id")
+        dead = f"{tally.DEAD_LETTERS.sql} where window_id = :window_id"
         with self.engine.connect() as connection:
-            dead_letters = tally.count(connection, tally.NO_ROWS, dead, {"window_id": window.id})
+            dead_letters = tally.count(connection, None, dead, {"window_id": window.id})
         try:
             rows = data_files.count_batches(lambda: self._public_batches(window.interval))
         except FileNotFoundError:  # `compare_values` reports which one

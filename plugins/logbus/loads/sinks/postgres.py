@@ -11,22 +11,23 @@ Rows, dead letters and ledger are in one database, so one transaction commits th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
 from sqlalchemy import Connection, Engine, text
-from sqlalchemy.exc import ProgrammingError
+from sqlalchemy.exc import InterfaceError, OperationalError, ProgrammingError
 
 from logbus import errors, model
 from logbus.loads import attempts as attempts_of
 from logbus.loads import commit, commit_checks, maintenance, tally, target
 from logbus.loads.attempts import lock_if_current
-from logbus.loads.engine import copy_uri
+from logbus.loads.engine import ENCODING, libpq_uri
 from logbus.loads.sinks import ROWS_OF_RECORD_MAX, MaintenanceOptions, PublicTable
+from logbus.windows.migrations import create_schema
 from logbus.windows.sql_errors import UNDEFINED_TABLE, sqlstate_of
-from logbus.windows.table_names import TASK_COLUMN, parse_table, sealed, staging
+from logbus.windows.table_names import TASK_COLUMN, parse_table, quoted, tables_of_attempt
 
 # A writer that outlived its task locks its table until its transaction ends; longer than this and the window fails.
 SEAL_LOCK_TIMEOUT_MS = 30_000
@@ -56,10 +57,23 @@ class PostgresSink:
         self.filled: Mapping[str, str] | None = None  # the parser's columns, once the target has them
 
     def task_options(self) -> Mapping[str, Any]:
-        return {"uri": copy_uri(self.engine)}
+        return {"uri": libpq_uri(self.engine.url, client_encoding=ENCODING)}
 
     def ensure_target(self, columns: Mapping[str, str]) -> None:
-        target.ensure_target(self.engine, self.target, columns)
+        columns_to_have = {**target.SYSTEM_COLUMNS, **columns}
+        with self.engine.begin() as connection:
+            target.lock_target(connection, self.target)
+            if target.relation_exists(connection, self.target):
+                present = target.table_columns(connection, self.target)
+                target.validate_types(self.target, present, columns_to_have)
+                missing = {name: kind for name, kind in columns_to_have.items() if name not in present}
+                target.validate_new_names(self.target, present, missing)
+                target.add_columns(connection, self.target, missing)
+            else:
+                target.validate_new_names(self.target, (), columns_to_have)
+                create_schema(connection, self.target.schema)
+                definitions = ", ".join(f"{quoted(name)} {kind}" for name, kind in columns_to_have.items())
+                connection.execute(text(f"create table {self.target.sql} ({definitions}) partition by range (_window_start)"))
         self.filled = columns
 
     def has_target(self) -> bool:
@@ -80,24 +94,33 @@ class PostgresSink:
         return PublicTable(namespace=server, name=".".join(path), uri="/".join((server, *path)), columns=columns)
 
     def create_staging(self, attempts: Sequence[model.Attempt]) -> tuple[list[model.Attempt], list[model.Attempt]]:
-        def create(connection: Connection, attempt: model.Attempt) -> None:
-            create_dead_letters(connection, attempt)
-            rows, hour, like = staging(attempt.staging_table), attempt.interval, "including defaults including constraints"
-            if target.has_leaves(connection, self.target):
-                start, end = model.instant_text(hour.start), model.instant_text(hour.end)
-                check = f", constraint {target.LEAF_CHECK} check (_window_start >= '{start}' and _window_start < '{end}')"
-            else:
-                like, check = f"{like} including identity", ""
-            definition = f"(like {self.target.sql} {like}, {TASK_DEFINITION}{check}) {WITHOUT_AUTOVACUUM}"
-            connection.execute(text(f"create table if not exists {rows.sql} {definition}"))
-
-        return create_for_current(self.engine, attempts, create)
+        with self.engine.begin() as connection:
+            current, superseded = lock_current(connection, attempts)
+            has_leaves = target.has_leaves(connection, self.target)
+            for attempt in current:
+                create_dead_letters(connection, attempt)
+                like, check = "including defaults including constraints", ""
+                if has_leaves:
+                    start, end = model.instant_text(attempt.interval.start), model.instant_text(attempt.interval.end)
+                    check = f", constraint {target.LEAF_CHECK} check (_window_start >= '{start}' and _window_start < '{end}')"
+                else:
+                    like += " including identity"
+                definition = f"(like {self.target.sql} {like}, {TASK_DEFINITION}{check}) {WITHOUT_AUTOVACUUM}"
+                rows = tables_of_attempt(attempt.staging_table).rows
+                connection.execute(text(f"create table if not exists {rows.sql} {definition}"))
+        return current, superseded
 
     def seal(self, attempt: model.Attempt, winners: Collection[int], files: Sequence[str]) -> tally.Counted:
         return seal(self.engine, attempt, winners, has_rows=True, filled=self.filled)
 
     def commit(self, load: commit_checks.SealedWindow, now: datetime) -> model.WindowCounts:
-        return commit.commit_window(self.engine, load, now)
+        try:
+            with self.engine.begin() as connection:
+                return commit.commit_in(connection, load, now, commit.replace_rows).counts
+        except (OperationalError, InterfaceError) as error:
+            if not commit.connection_died(error):
+                raise errors.LoadFailed(f"window {load.attempt.interval} was not committed: {error.orig}") from error
+            return commit.resolve_unknown(self.engine, load, error)
 
     def recount(self, window: model.FrozenWindow) -> Mapping[int, model.PartitionTally]:
         with self.engine.connect() as connection:
@@ -131,26 +154,22 @@ class PostgresSink:
         attempts_of.drop_stale_tables(self.engine, [attempt.window_id])
 
 
-def create_for_current(
-    engine: Engine, attempts: Sequence[model.Attempt], create: Callable[[Connection, model.Attempt], None]
-) -> tuple[list[model.Attempt], list[model.Attempt]]:
-    """Calls `create` for each attempt that is still its window's newest; returns those, and the others."""
+def lock_current(connection: Connection, attempts: Sequence[model.Attempt]) -> tuple[list[model.Attempt], list[model.Attempt]]:
+    """Locks the windows whose newest attempts these still are, until the transaction ends; returns those attempts, and the
+    others."""
     current: list[model.Attempt] = []
     superseded: list[model.Attempt] = []
-    with engine.begin() as connection:
-        for attempt in sorted(attempts, key=lambda attempt: attempt.window_id):
-            try:
-                lock_if_current(connection, attempt)
-            except errors.AttemptSuperseded:
-                superseded.append(attempt)
-                continue
-            create(connection, attempt)
+    for attempt in sorted(attempts, key=lambda attempt: attempt.window_id):
+        try:
+            lock_if_current(connection, attempt)
             current.append(attempt)
+        except errors.AttemptSuperseded:
+            superseded.append(attempt)
     return current, superseded
 
 
 def create_dead_letters(connection: Connection, attempt: model.Attempt) -> None:
-    dead = staging(attempt.dead_letter_table)
+    dead = tables_of_attempt(attempt.staging_table).dead_letters
     definition = f"(like {tally.DEAD_LETTERS.sql} including defaults, {TASK_DEFINITION}) {WITHOUT_AUTOVACUUM}"
     connection.execute(text(f"create table if not exists {dead.sql} {definition}"))
 
@@ -169,20 +188,19 @@ def seal(
 
     Raises `AttemptSuperseded`: then a newer attempt has dropped the tables, or soon will.
     """
-    names = [attempt.staging_table, attempt.dead_letter_table][0 if has_rows else 1 :]
-    tables = {staging(name): sealed(name) for name in names}
-    rows, dead = sealed(attempt.staging_table), sealed(attempt.dead_letter_table)
+    tables = tables_of_attempt(attempt.staging_table)
+    rows, dead = tables.sealed_rows, tables.sealed_dead_letters
+    renamed = {tables.rows: rows, tables.dead_letters: dead} if has_rows else {tables.dead_letters: dead}
     with engine.begin() as connection:
         lock_if_current(connection, attempt)
         connection.execute(text(f"set local lock_timeout = {SEAL_LOCK_TIMEOUT_MS}"))
-        for table, closed in tables.items():
+        for table, closed in renamed.items():
             connection.execute(text(f"alter table {table.sql} rename to {closed.name}"))
     won = {"winners": list(winners)}
     try:
         with engine.begin() as connection:
-            in_rows = tally.target_rows(rows.sql, counted=WON) if has_rows else tally.NO_ROWS
-            counted = tally.count(connection, in_rows, tally.dead_letters(dead.sql, counted=WON), won)
-            for closed in tables.values():
+            counted = tally.count(connection, rows.sql if has_rows else None, dead.sql, won, counted=WON)
+            for closed in renamed.values():
                 if counted.others:
                     connection.execute(text(f"delete from {closed.sql} where not {WON}"), won)
                 connection.execute(text(f"alter table {closed.sql} drop column {TASK_COLUMN}"))

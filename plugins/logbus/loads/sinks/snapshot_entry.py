@@ -56,7 +56,7 @@ class LedgerEntry:
                 "end": model.instant_text(self.interval.end),
                 "attempt": self.attempt,
                 "ranges": [_range_json(part, self.spans.get(part.partition)) for part in self.ranges],
-                "counts": model.counts_json(self.counts),
+                "counts": asdict(self.counts),
                 "fingerprint": self.fingerprint,
                 "loaded_at": model.instant_text(self.loaded_at),
                 "head_unknown": self.head_unknown,

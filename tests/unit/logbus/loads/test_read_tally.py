@@ -88,7 +88,9 @@ def test_a_stream_for_every_record_does_not_fill_the_memory() -> None:
 
 
 def test_what_two_partitions_counted_is_joined_by_stream() -> None:
-    assert read_tally.join_streams({"a": numbers(1), "b": numbers(1)}, {"b": numbers(2), "c": numbers(5)}) == {
+    first, second = {"a": numbers(1), "b": numbers(1)}, {"b": numbers(2), "c": numbers(5)}
+    assert (read_tally.ReadTally(sent=first) + read_tally.ReadTally(sent=second)).sent == {
         **{"a": numbers(1), "b": numbers(1, 2)},
         "c": numbers(5),
     }
+    assert first["b"] == numbers(1)

@@ -1,12 +1,13 @@
 from __future__ import annotations
 
+from collections import Counter
 from datetime import datetime, timedelta
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from logbus.loads import read_tally
-from logbus.loads.read_tally import FAR_HOURS, NO_HOUR, nearest_hours, sum_of_hours
+from logbus.loads.read_tally import FAR_HOURS, NO_HOUR, nearest_hours
 from logbus.loads.stamped_hours import HourCount, StampedHours, holding_span
 from logbus.model import EPOCH, Interval, Pipeline
 from logbus.model import HOUR as HOUR_LONG
@@ -14,7 +15,7 @@ from logbus.model import HOUR as HOUR_LONG
 from tests.support.ledgers import at
 
 HOUR = Interval(at(10), at(11))
-HISTOGRAMS = st.dictionaries(st.integers(0, 30) | st.just(NO_HOUR), st.integers(1, 9))
+HISTOGRAMS = st.dictionaries(st.integers(0, 30) | st.just(NO_HOUR), st.integers(1, 9)).map(Counter)
 
 
 def counted(number: float, count: int) -> HourCount:
@@ -57,11 +58,11 @@ def test_a_few_requests_that_were_logged_after_their_hour_are_not_remarkable(
 
 
 @given(parts=st.lists(HISTOGRAMS, max_size=4), near=st.integers(0, 30))
-def test_bounding_the_parts_and_bounding_their_sum_are_the_same(parts: list[dict[int, int]], near: int) -> None:
+def test_bounding_the_parts_and_bounding_their_sum_are_the_same(parts: list[Counter[int]], near: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(read_tally, "HOURS_MAX", 3)
-        found = nearest_hours(sum_of_hours(nearest_hours(part, near) for part in parts), near)
-        assert found == nearest_hours(sum_of_hours(parts), near)
+        found = nearest_hours(sum((nearest_hours(part, near) for part in parts), Counter()), near)
+        assert found == nearest_hours(sum(parts, Counter()), near)
     assert sum(found.values()) == sum(sum(part.values()) for part in parts)
     assert len([hour for hour in found if hour not in (NO_HOUR, FAR_HOURS)]) <= 3
 

@@ -5,7 +5,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import psutil
@@ -21,7 +21,7 @@ from logbus.operators.freeze_window import FreezeWindowOperator
 from logbus.operators.load_window import LoadWindowOperator, ReplayOperator
 from logbus.status.replay import ReplayPlan, ReplayWindow, Span
 
-from tests.support.airflow_context import HOUR_START, run_context
+from tests.support.airflow_context import ASKED_AT, HOUR_START, run_context
 from tests.support.fake_hooks import offline
 from tests.support.fake_ledger import FakeLedger, window
 from tests.support.fake_submit import Submitted
@@ -159,10 +159,11 @@ def test_the_first_of_a_backfill_loads_the_hours_of_those_that_wait_beside_it(
 
 
 def test_the_others_find_their_hour_loaded_and_start_nothing(load: Load, ledger: FakeLedger, submitted: Submitted) -> None:
-    ledger.loaded_at[HOUR_START] = datetime.max.replace(tzinfo=UTC)
+    ledger.loaded_at[HOUR_START] = ASKED_AT + timedelta(seconds=1)
     result = load(run_context(waiting=NEXT_HOURS))
     assert result["adopted"] is True
     assert (ledger.begun, submitted) == ([], [])
+    assert load(run_context(asked_at=ASKED_AT + timedelta(seconds=1)))["adopted"] is False
 
 
 def test_a_run_of_the_schedule_loads_the_hours_before_it_that_are_missing_and_names_them_for_the_audit(

@@ -9,7 +9,7 @@ from uuid import uuid4
 import pytest
 from airflow.sdk import CronDataIntervalTimetable, CronTriggerTimetable, DeltaDataIntervalTimetable
 from logbus.errors import WindowNotClosed
-from logbus.model import HOUR, Grid, Interval, Pipeline
+from logbus.model import HOUR, Grid, Interval
 from logbus.operators import waiting_runs
 from logbus.task_context import run_interval
 from logbus.timetable import WindowTimetable
@@ -160,13 +160,6 @@ def test_an_hour_that_keeps_failing_goes_alone(ledger: FakeLedger) -> None:
 def test_an_hour_that_is_still_open_is_left_to_its_own_run(ledger: FakeLedger) -> None:
     ledger.refused = {NEXT[-1]: WindowNotClosed("not yet")}
     assert hours(ledger, run_context(waiting=NEXT)) == NEXT[:-1]
-
-
-def test_only_a_load_that_began_after_the_asking_is_adopted(pipeline: Pipeline, ledger: FakeLedger) -> None:
-    ledger.loaded_at = {HOUR_START: ASKED_AT}
-    later, earlier = (run_context(asked_at=ASKED_AT + timedelta(seconds=gap)) for gap in (1, -1))
-    assert not waiting_runs.is_loaded_since_asked(ledger, pipeline, [HOUR_START], later)  # type: ignore[arg-type]
-    assert waiting_runs.is_loaded_since_asked(ledger, pipeline, [HOUR_START], earlier)  # type: ignore[arg-type]
 
 
 def test_a_retry_counts_from_its_runs_start() -> None:

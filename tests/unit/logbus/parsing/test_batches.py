@@ -13,18 +13,21 @@ from logbus.loads.target import COLUMN_TYPES, SYSTEM_COLUMNS
 from logbus.parsing import Filtered, Parser, Unparsable
 from logbus.parsing.batches import (
     ARROW_TYPES,
+    ROW_FIELDS,
     TIMESTAMP,
-    holds_nul,
     parse_chunk,
     parser_schema,
-    row_schema,
     timestamps,
-    to_batch,
     too_long,
+    unstorable,
 )
 
 SCHEMA = pa.schema([("text", pa.string())])
 looked_at: list[bytes] = []
+
+
+def batch_of(rows: Sequence[Sequence[object]], schema: pa.Schema) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pylist([dict(zip(schema.names, row, strict=True)) for row in rows], schema)
 
 
 def parse(value: bytes) -> Sequence[str]:
@@ -79,7 +82,7 @@ def test_a_row_that_no_sink_can_store_is_refused_alone(quickly: bool) -> None:
     parser = Parser(
         columns={"text": "text", "at": "timestamptz"},
         parse=lambda value: rows[value],
-        quick=(lambda values: to_batch([rows[value] for value in values], schema).columns) if quickly else None,
+        quick=(lambda values: batch_of([rows[value] for value in values], schema).columns) if quickly else None,
     )
     parsed = parse_chunk(parser, schema, [b"fine", b"nul", b"late", b"early", b"none"])
     assert list(parsed.indexes) == [0, 4]
@@ -88,10 +91,10 @@ def test_a_row_that_no_sink_can_store_is_refused_alone(quickly: bool) -> None:
 
 
 def test_a_nul_is_found_in_a_slice_alone_and_not_in_its_neighbour() -> None:
-    texts = pa.array(["a\0b", "fine"])
-    assert holds_nul(texts)
-    assert not holds_nul(texts[1:])
-    assert not holds_nul(pa.nulls(2, pa.string()))
+    texts = batch_of([["a\0b"], ["fine"]], SCHEMA)
+    assert unstorable(texts)
+    assert not unstorable(texts[1:])
+    assert not unstorable(batch_of([[None], [None]], SCHEMA))
 
 
 def test_whatever_a_parser_raises_makes_a_dead_letter_but_a_lack_of_memory() -> None:
@@ -132,9 +135,9 @@ def test_a_row_that_postgresqls_page_cannot_hold_is_found_before_it_is_stored(
 ) -> None:
     schema = parser_schema({f"c{number}": kind for number in range(count)})
     short = [None] * count
-    assert list(too_long(to_batch([short, [value] * count, short], schema))) == ([] if fits else [1])
+    assert list(too_long(batch_of([short, [value] * count, short], schema))) == ([] if fits else [1])
 
 
 def test_every_type_and_column_of_a_target_has_its_arrow_side() -> None:
     assert set(ARROW_TYPES) == set(COLUMN_TYPES)
-    assert row_schema({}).names == list(SYSTEM_COLUMNS)
+    assert [field.name for field in ROW_FIELDS] == list(SYSTEM_COLUMNS)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from logbus.parsing import Parser, Unparsable, parser_for
-from logbus.parsing.batches import parser_schema, to_batch
+from logbus.parsing import Parser, parser_for
+from logbus.parsing.batches import parse_chunk, parser_schema
 from logbus.parsing.json_format import inferred_columns
 
 from tests.support.examples import examples
@@ -51,11 +52,8 @@ WRONG = st.dictionaries(st.sampled_from(list(COLUMNS)), ANYTHING)
 
 def alone(parser: Parser, values: list[bytes]) -> list[tuple[Any, ...]] | None:
     """The rows parsed one by one, as Arrow stores them; None if one is refused."""
-    try:
-        rows = [parser.parse(value) for value in values]
-    except Unparsable:
-        return None
-    return list(zip(*(column.to_pylist() for column in to_batch(rows, parser_schema(parser.columns)).columns), strict=True))
+    parsed = parse_chunk(replace(parser, quick=None), parser_schema(parser.columns), values)
+    return None if parsed.rejected else list(zip(*(column.to_pylist() for column in parsed.rows.columns), strict=True))
 
 
 def quickly(parser: Parser, values: list[bytes]) -> list[tuple[Any, ...]] | None:

@@ -26,7 +26,7 @@ def test_a_pipeline_without_a_sink_loads_into_postgresql() -> None:
 @pytest.mark.parametrize("name", SINKS)
 def test_every_sink_of_the_table_knows_itself_by_its_name_and_has_a_tasks_side(name: str) -> None:
     assert sink_for(pipeline(sink=name), ENGINE).name == name
-    assert callable(resolve_name(f"logbus_spark.sinks.{name}:task_sink"))
+    assert callable(resolve_name(f"logbus_spark.sinks.{name}:{name.capitalize()}TaskSink"))
 
 
 def test_work_on_many_windows_makes_each_pipelines_sink_once() -> None:
