@@ -16,7 +16,7 @@ from tests.support import disturbed_load
 from tests.support.ledgers import NOW, at
 from tests.support.real_pipeline import HOURS, RealPipeline, engine, secrets, two_hours  # noqa: F401
 
-APPENDING = "select count(*) from pg_stat_activity where query ilike 'copy %logbus_staging%' and datname = current_database()"
+APPENDING = "select count(*) from pg_stat_activity where application_name = 'logbus task'"
 
 
 @pytest.mark.parametrize("session", ["spark_session", "remote_session"])

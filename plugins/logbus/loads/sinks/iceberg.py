@@ -43,7 +43,7 @@ from logbus import errors, model
 from logbus.loads import commit_checks, tally, target
 from logbus.loads.commit import commit_in, committed_counts, connection_died
 from logbus.loads.directory import AttemptFile, Directory
-from logbus.loads.engine import ENCODING, libpq_uri
+from logbus.loads.engine import COPY_SETTINGS, libpq_uri
 from logbus.loads.sinks import ROWS_OF_RECORD_MAX, MaintenanceOptions, PublicTable, data_files, iceberg_table, snapshot_entry
 from logbus.loads.sinks.postgres import create_dead_letters, lock_current, seal
 from logbus.windows.coverage import complete_until
@@ -126,7 +126,7 @@ class IcebergSink:
         """Files carry the table's field ids, so that readers match columns by id, as with any other writer's files."""
         fields = {field.name: field.field_id for field in self.table().schema().fields}
         return {
-            "uri": libpq_uri(self.engine.url, client_encoding=ENCODING),
+            "uri": libpq_uri(self.engine.url, **COPY_SETTINGS),
             "directory": self.directory().uri,
             "field_ids": fields,
         }

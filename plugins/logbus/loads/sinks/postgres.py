@@ -23,7 +23,7 @@ from logbus import errors, model
 from logbus.loads import attempts as attempts_of
 from logbus.loads import commit, commit_checks, maintenance, tally, target
 from logbus.loads.attempts import lock_if_current
-from logbus.loads.engine import ENCODING, libpq_uri
+from logbus.loads.engine import COPY_SETTINGS, libpq_uri
 from logbus.loads.sinks import ROWS_OF_RECORD_MAX, MaintenanceOptions, PublicTable
 from logbus.windows.migrations import create_schema
 from logbus.windows.sql_errors import UNDEFINED_TABLE, sqlstate_of
@@ -57,7 +57,7 @@ class PostgresSink:
         self.filled: Mapping[str, str] | None = None  # the parser's columns, once the target has them
 
     def task_options(self) -> Mapping[str, Any]:
-        return {"uri": libpq_uri(self.engine.url, client_encoding=ENCODING)}
+        return {"uri": libpq_uri(self.engine.url, **COPY_SETTINGS)}
 
     def ensure_target(self, columns: Mapping[str, str]) -> None:
         columns_to_have = {**target.SYSTEM_COLUMNS, **columns}
