@@ -89,8 +89,8 @@ def libpq_uri(url: str | URL, **settings: str) -> str:
     return f"{without_query}?{query}" if query else without_query
 
 
-# Of ADBC's connections. Its COPY sends UTF-8 whatever the session expects: other encodings would store other texts. The name is for
-# pg_stat_activity, unless the URL sets another.
+# Of ADBC's connections. Its COPY sends UTF-8 whatever the session expects: other encodings would store other texts. The name is
+# for pg_stat_activity, unless the URL sets another.
 COPY_SETTINGS = {"client_encoding": ENCODING, "fallback_application_name": "logbus task"}
 
 
