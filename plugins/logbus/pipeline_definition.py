@@ -17,8 +17,7 @@ from typing import Any, Literal, TypedDict, Unpack
 
 from logbus import errors, model, pipeline_settings
 from logbus.kafka.client import ISOLATION_LEVELS
-from logbus.windows import registration, rows
-from logbus.windows.table_names import target_named_after
+from logbus.windows import registration, rows, table_names
 
 NAMES = ("topic", "table", "parse")
 FIELDS: Mapping[str, str] = {
@@ -74,7 +73,8 @@ def define_pipeline(name: str, **options: Unpack[PipelineOptions]) -> model.Pipe
     pipeline = model.Pipeline(
         name=name,
         topic=options.get("topic") or name,
-        table=options.get("table") or target_named_after(str(name)),  # a name of another type is rejected with the others
+        table=options.get("table")
+        or table_names.target_named_after(str(name)),  # a name of another type is rejected with the others
         parse=parse,
         settings={
             **(options.get("settings") or {}),

@@ -253,11 +253,11 @@ def verify(
     """
     outcomes = ledger.settle_attempts(attempts, now)
     own = [outcome for outcome in outcomes if outcome.attempt.interval.start in set(starts)]
-    missing = attempts_of.why_not_loaded(own)
-    if missing is not None:
+    if not all(outcome.is_loaded for outcome in own):
         if final := ledger.beyond_retry([outcome.attempt for outcome in own]):
             raise final from failure
-        raise failure if failure and not isinstance(missing, errors.AttemptSuperseded) else missing
+        reason = attempts_of.why_not_loaded(own)
+        raise failure if failure and not isinstance(reason, errors.AttemptSuperseded) else reason
     if failure is not None:
         say(f"The windows are loaded, although the application failed: {failure}")
     for outcome in own:

@@ -165,14 +165,12 @@ def bounded_details(summaries: Iterable[dict[str, Any]]) -> list[dict[str, Any]]
     """The summaries, without their details (null instead) from where those are too many; ledger and log have all of them."""
     kept, count = [], 0
     for summary in summaries:
-        count += _detail_count(summary)
+        mappings: list[Mapping[str, Any]] = [summary]
+        for mapping in mappings:  # those within it are added behind it
+            mappings += [value for value in mapping.values() if isinstance(value, dict)]
+            count += sum(len(value) for name, value in mapping.items() if name in DETAILS)
         kept.append(summary if count <= DETAILS_SHOWN_MAX else _without_details(summary))
     return kept
-
-
-def _detail_count(summary: Mapping[str, Any]) -> int:
-    details = sum(len(value) for name, value in summary.items() if name in DETAILS)
-    return details + sum(_detail_count(value) for value in summary.values() if isinstance(value, dict))
 
 
 def _without_details(summary: Mapping[str, Any]) -> dict[str, Any]:

@@ -12,8 +12,7 @@ import click
 from logbus import errors, model
 from logbus.cli import completion, options, output
 from logbus.kafka import client, topics
-from logbus.loads import foreign_table, table_audit
-from logbus.loads.engine import connect
+from logbus.loads import engine, foreign_table, table_audit
 
 COLOURS = {table_audit.EXACT: "green", table_audit.WRONG: "red", table_audit.UNKNOWN: "yellow"}
 
@@ -73,7 +72,7 @@ def opened(
         return foreign_table.iceberg_table(catalog, table_name, columns)
     if url is None:
         raise click.UsageError("name where the table is: --database or --warehouse (PostgreSQL), or --catalog (Iceberg)")
-    return foreign_table.postgres_table(connect(url), table_name, columns)
+    return foreign_table.postgres_table(engine.connect(url), table_name, columns)
 
 
 def show(report: table_audit.TableReport) -> None:

@@ -11,10 +11,8 @@ from typing import Any
 
 import click
 
-from logbus import errors
-from logbus.atomic_write import replace_atomically
+from logbus import atomic_write, errors, formatting
 from logbus.cli import options, output
-from logbus.formatting import many
 from logbus.kafka import client_config, rights, tokens
 from logbus.kafka.client import Client
 
@@ -59,7 +57,7 @@ def command(path: Path, replace: bool, conn_id: str, show_password: bool, no_inp
     config = asked(given, no_input)
     client = Client.for_command(config)
     described = client.ask(client.ask_cluster)[""]
-    output.echo_err(f"connected to cluster {described.cluster_id}: {many(len(described.nodes), 'broker')}")
+    output.echo_err(f"connected to cluster {described.cluster_id}: {formatting.many(len(described.nodes), 'broker')}")
     show_rights(client)
     write(path, config)
     output.echo(f"export LOGBUS_CLIENT_CONFIG={shlex.quote(str(path.resolve()))}")
@@ -122,7 +120,7 @@ def show_rights(client: Client) -> None:
             table.add_row(resource.name, *(ANSWERS[resource.may(operation)] for operation in COLUMNS))
         output.show(table)
         if len(of_topics) > TOPICS_MAX:
-            output.echo_err(f"and {many(len(of_topics) - TOPICS_MAX, 'more topic')}")
+            output.echo_err(f"and {formatting.many(len(of_topics) - TOPICS_MAX, 'more topic')}")
     else:
         output.echo_err("note: this user sees no topic: there is none, or it lacks Describe on them (docs/your-kafka.md)")
     others = output.Table("on", "may", "may not")
@@ -137,6 +135,6 @@ def show_rights(client: Client) -> None:
 def write(path: Path, config: Mapping[str, Any]) -> None:
     """The file, which nobody else could read at any time."""
     try:
-        replace_atomically(path, client_config.properties(config).encode(), mode=0o600)
+        atomic_write.replace_atomically(path, client_config.properties(config).encode(), mode=0o600)
     except OSError as error:
         raise errors.UserError(f"cannot write {path}: {error.strerror}") from None

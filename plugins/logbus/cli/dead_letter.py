@@ -11,9 +11,8 @@ from typing import BinaryIO
 
 import click
 
-from logbus import errors, model
+from logbus import errors, formatting, model
 from logbus.cli import options, output
-from logbus.formatting import inert_json, many
 from logbus.kafka.console_format import without_control
 from logbus.loads import dead_letters
 from logbus.loads.dead_letters import DeadLetter, Selection
@@ -132,7 +131,7 @@ def export(
             count = write(output.tracked(letters, f"writing {file.name}"), form, opened)
     except OSError as error:
         raise errors.UserError(f"cannot write {file}: {error.strerror}") from None
-    output.echo_err(f"{many(count, 'dead letter')} in {file}")
+    output.echo_err(f"{formatting.many(count, 'dead letter')} in {file}")
 
 
 def write(letters: Iterable[DeadLetter], form: str, file: BinaryIO, *, is_terminal: bool = False) -> int:
@@ -141,7 +140,7 @@ def write(letters: Iterable[DeadLetter], form: str, file: BinaryIO, *, is_termin
     for letter in letters:
         value = letter.value or b""
         raw = without_control(value) if is_terminal else value
-        line = inert_json(json.dumps(letter.summary(), ensure_ascii=False)).encode() if form == "jsonl" else raw
+        line = formatting.inert_json(json.dumps(letter.summary(), ensure_ascii=False)).encode() if form == "jsonl" else raw
         file.write(line + b"\n")
         count += 1
     file.flush()

@@ -14,9 +14,8 @@ from typing import Any
 
 import click
 
-from logbus import errors, model
+from logbus import errors, formatting, model
 from logbus.cli import options, output
-from logbus.formatting import many
 from logbus.kafka.client import Client, PartitionId
 from logbus.kafka.groups import GroupMember, GroupReading, Groups, end_offsets_of, lag_at
 from logbus.kafka.topic_list import TopicBatches
@@ -181,7 +180,7 @@ def delete(groups: Sequence[str], is_executed: bool, config: Mapping[str, Any], 
     broker = opened(config)
     readings = named(broker, groups)
     for group in readings:
-        what = f"group {group.name}, {group.state}, offsets of {many(len(group.committed), 'partition')}"
+        what = f"group {group.name}, {group.state}, offsets of {formatting.many(len(group.committed), 'partition')}"
         if is_executed:
             broker.delete(group.name)
         if not as_json:

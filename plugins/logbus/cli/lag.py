@@ -8,10 +8,9 @@ from typing import Any
 
 import click
 
-from logbus import errors, model
+from logbus import errors, formatting, model
 from logbus.cli import completion, options, output
 from logbus.cli.pipeline import NO_PIPELINE
-from logbus.formatting import many
 from logbus.kafka import client, exact_reader, topics
 from logbus.loads.ledger import Ledger
 from logbus.loads.stamped_hours import elsewhere_notes
@@ -159,4 +158,4 @@ def span_text(span: timedelta | None) -> str:
         return "-"
     if span < DAY:
         return str(timedelta(seconds=int(span.total_seconds())))
-    return f"{many(span.days, 'day')} {span.seconds // 3600} h"
+    return f"{formatting.many(span.days, 'day')} {span.seconds // 3600} h"

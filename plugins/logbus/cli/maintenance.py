@@ -11,9 +11,8 @@ from typing import Any
 
 import click
 
-from logbus import errors, model
+from logbus import errors, formatting, model
 from logbus.cli import options, output
-from logbus.formatting import many
 from logbus.loads.engine import connect
 from logbus.loads.maintenance import maintain
 from logbus.loads.rebuild import Rebuilt, rebuild
@@ -108,7 +107,7 @@ def rebuild_windows(pipeline_name: str, warehouse_url: str, as_json: bool) -> No
 
 
 def tell(done: Rebuilt, pipeline_name: str) -> None:
-    output.echo(f"{many(len(done.rebuilt), 'window')} rebuilt, {len(done.unchanged)} in the ledger already")
+    output.echo(f"{formatting.many(len(done.rebuilt), 'window')} rebuilt, {len(done.unchanged)} in the ledger already")
     if done.rebuilt:
         output.echo(f"audit them: logbus load --pipeline {pipeline_name} --only-missing")
     for interval in done.without_dead_letters:

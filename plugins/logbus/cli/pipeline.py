@@ -16,9 +16,8 @@ from logbus.kafka import client, topics
 from logbus.loads.engine import connect
 from logbus.loads.ledger import Ledger
 from logbus.status.ledger_totals import PipelineFacts, read_windows
-from logbus.windows import missing, recovery, registration
+from logbus.windows import missing, recovery, registration, rows
 from logbus.windows.registration import PipelineRegistration
-from logbus.windows.rows import definition_of, differences, in_words
 
 NO_PIPELINE = "no pipeline is registered: `logbus pipeline register` registers one, and so does the first run of a DAG"
 
@@ -145,11 +144,11 @@ def show(name: str, warehouse_url: str, config: Mapping[str, Any], as_json: bool
 
 def definitions_of_dags(ledger: Ledger, name: str) -> dict[str, str | None]:
     """The DAGs of the pipeline, and how each one's definition differed when it last ran."""
-    registered = definition_of(ledger.registered(name))
+    registered = rows.definition_of(ledger.registered(name))
     with ledger.engine.connect() as connection:
         given = registration.definitions_by_dag(connection, name)
     return {
-        dag_id: in_words(differences(registered, definition)) or None if definition else None
+        dag_id: rows.in_words(rows.differences(registered, definition)) or None if definition else None
         for dag_id, definition in given.items()
     }
 

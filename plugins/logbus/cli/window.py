@@ -10,10 +10,9 @@ from typing import Any
 
 import click
 
-from logbus import errors, exit_codes, model
+from logbus import errors, exit_codes, formatting, model
 from logbus.cli import options, output, window_views
 from logbus.cli.pipeline import ProgressView
-from logbus.formatting import many
 from logbus.kafka import client, exact_reader, topics
 from logbus.loads import comparison
 from logbus.loads.audit import audit_window
@@ -152,7 +151,7 @@ def tell_differences(left: WindowReading, right: WindowReading, as_json: bool) -
     elif differences:
         output.show(window_views.differences_table(left, right, differences))
     else:
-        output.echo(f"the same {many(left.read, 'record')}, fingerprint {left.fingerprint}")
+        output.echo(f"the same {formatting.many(left.read, 'record')}, fingerprint {left.fingerprint}")
     if differences:
         click.get_current_context().exit(exit_codes.ExitCode.CHECK_FAILED)
 
@@ -199,5 +198,5 @@ def accept_loss(
         frozen = ledger.windows(pipeline_name, start, start)
         interval = frozen[0].interval if frozen else grid.window(start)
         window = recovery.accept_loss(ledger.engine, pipeline_name, interval, log, options.clock(), by=who, reason=reason)
-        left = many(window.record_count, "record")
+        left = formatting.many(window.record_count, "record")
         output.echo(f"{model.instant_text(start)} {left} left; loss accepted {losses.loss_text(window.loss_accepted or {})}")

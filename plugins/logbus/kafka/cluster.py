@@ -20,9 +20,8 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from logbus.errors import NotAskable, UserError
-from logbus.kafka import tokens
+from logbus.kafka import errors, tokens
 from logbus.kafka.client import Client, PartitionId
-from logbus.kafka.errors import MEANINGS, explain_code
 from logbus.waiting import announced
 
 # librdkafka's names, and kafka-python's for the same.
@@ -78,8 +77,8 @@ def explained(client: Client, error: Exception, otherwise: UserError | None = No
     """kafka-python gives the broker's own errors Kafka's codes; other failures have none and mean an unavailable broker, or
     what is given."""
     code: int = 0 if isinstance(error, OSError) else getattr(error, "errno", 0)
-    if code in MEANINGS:
-        return explain_code(code, str(error), broker=f"the broker at {client.address}", user=client.user)
+    if code in errors.MEANINGS:
+        return errors.explain_code(code, str(error), broker=f"the broker at {client.address}", user=client.user)
     return otherwise or client.unavailable(str(error))
 
 

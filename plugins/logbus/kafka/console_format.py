@@ -15,8 +15,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, BinaryIO
 
-from logbus import errors, fingerprint
-from logbus.formatting import inert_json, printable
+from logbus import errors, fingerprint, formatting
 
 READ_BYTES = 1 << 20
 # Far above any broker's default limit; a file without the delimiter must not fill the memory before it is rejected.
@@ -178,7 +177,7 @@ def envelope(message: Any) -> bytes:
         **_readable("payload", message.value()),
     }
     data = json.dumps(fields, ensure_ascii=False).encode()
-    return (inert_json(data.decode()).encode() if C1_BEGINS in data else data) + b"\n"
+    return (formatting.inert_json(data.decode()).encode() if C1_BEGINS in data else data) + b"\n"
 
 
 def _readable(name: str, data: bytes | None) -> dict[str, str | None]:
@@ -197,8 +196,8 @@ def columns(message: Any) -> bytes:
     """A human-readable line: partition, offset, time, key, value. A line end in a key or a value does not begin another."""
     stamp = _timestamp_ms(message)
     at = "-" if stamp < 0 else _instant(stamp)
-    key = "-" if message.key() is None else printable(message.key().decode(errors="backslashreplace"))
-    value = "(null)" if message.value() is None else printable(message.value().decode(errors="backslashreplace"))
+    key = "-" if message.key() is None else formatting.printable(message.key().decode(errors="backslashreplace"))
+    value = "(null)" if message.value() is None else formatting.printable(message.value().decode(errors="backslashreplace"))
     return f"{message.partition():<9}  {message.offset():>10}  {at:<24}  {key:<{KEY_COLUMNS}}  {value}\n".encode()
 
 

@@ -20,9 +20,8 @@ from typing import Any, Protocol
 from confluent_kafka import ConsumerGroupTopicPartitions, KafkaError, KafkaException, TopicPartition
 
 from logbus.errors import BrokerUnavailable, GroupActive, GroupMissing, LogbusError
-from logbus.kafka import topic_list
+from logbus.kafka import errors, topic_list
 from logbus.kafka.client import LATEST, Client, PartitionId
-from logbus.kafka.errors import explain, explain_code
 
 # The names that Kafka's tools print, where the client spells them differently.
 STATES = {"PREPARING_REBALANCING": "PreparingRebalance", "COMPLETING_REBALANCING": "CompletingRebalance"}
@@ -184,7 +183,7 @@ def to_group(name: str, described: Any, offsets: Any) -> GroupReading:
         coordinator="" if node is None else f"{node.host}:{node.port} ({node.id})",
         members=tuple(_to_member(member) for member in sorted(described.members, key=lambda member: str(member.member_id))),
         committed=committed,
-        error=explain_code(KafkaError.GROUP_ID_NOT_FOUND, "", name) if state == DEAD else error,
+        error=errors.explain_code(KafkaError.GROUP_ID_NOT_FOUND, "", name) if state == DEAD else error,
     )
 
 
@@ -192,7 +191,9 @@ def _missing_offsets_error(name: str, offsets: Any) -> LogbusError | None:
     """Why an answer lacks the offset of a partition; None where all are there."""
     for part in () if isinstance(offsets, LogbusError) else offsets.topic_partitions or ():
         if part.error is not None:
-            return BrokerUnavailable(f"the broker did not return all offsets of {name!r}: {explain(part.error, part.topic)}")
+            return BrokerUnavailable(
+                f"the broker did not return all offsets of {name!r}: {errors.explain(part.error, part.topic)}"
+            )
     return None
 
 

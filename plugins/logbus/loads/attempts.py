@@ -19,8 +19,7 @@ from typing import Any
 import sqlalchemy as sa
 from sqlalchemy.exc import OperationalError, SQLAlchemyError
 
-from logbus import errors, model
-from logbus.formatting import many, several
+from logbus import errors, formatting, model
 from logbus.windows import schema, sql_errors
 from logbus.windows.rows import (
     ATTEMPT_RUNNING,
@@ -294,22 +293,20 @@ class AttemptOutcome:
         return f"{start}: attempt {self.attempt.number} is {self.state}" + (f" ({self.error})" if self.error else "")
 
 
-def why_not_loaded(outcomes: Sequence[AttemptOutcome]) -> errors.LoadFailed | None:
-    """The error to raise if not all windows are loaded according to the ledger, whatever the program itself reported.
+def why_not_loaded(outcomes: Sequence[AttemptOutcome]) -> errors.LoadFailed:
+    """The error to raise if some of the windows are not loaded according to the ledger, whatever the program itself reported.
 
     `AttemptSuperseded` if newer attempts are at work on all that is missing: a retry would supersede them.
     """
     missing = [outcome for outcome in outcomes if not outcome.is_loaded]
-    if not missing:
-        return None
-    reasons = several([outcome.why for outcome in missing], NAMED_MAX, separator="; ")
+    reasons = formatting.several([outcome.why for outcome in missing], NAMED_MAX, separator="; ")
     if all(outcome.is_taken_over for outcome in missing):
         return errors.AttemptSuperseded(
             f"another run is loading these windows: {reasons}. They load the same records: look at their run, and "
             "start this one again only if the window is to be loaded once more"
         )
     return errors.LoadFailed(
-        f"not loaded, according to the ledger: {len(missing):,} of {many(len(outcomes), 'window')}: {reasons}"
+        f"not loaded, according to the ledger: {len(missing):,} of {formatting.many(len(outcomes), 'window')}: {reasons}"
     )
 
 

@@ -18,8 +18,7 @@ from typing import Any
 from sqlalchemy import Engine, Select, Text, cast, exists, func, or_, select, update
 from sqlalchemy.dialects.postgresql import insert as insert_if_absent
 
-from logbus import errors, model
-from logbus.formatting import several
+from logbus import errors, formatting, model
 from logbus.kafka.topics import OffsetLog
 from logbus.loads import attempts as attempt_rows
 from logbus.windows import catch_up, freezing, handover, missing, registration, schema
@@ -399,7 +398,7 @@ def _loaded_starts(pipeline_name: str) -> Select[Any]:
 def refuse_busy(workers: Sequence[str]) -> None:
     """`WindowBusy` with the attempts (texts of `at_work_elsewhere`) that a load would take its windows away from."""
     if workers:
-        named = several(workers, NAMED_MAX, separator="; ")
+        named = formatting.several(workers, NAMED_MAX, separator="; ")
         raise errors.WindowBusy(
             f"another run is working on {len(workers):,} of these windows: {named}. Wait, or take over "
             "(--supersede, supersede=True): its attempts cannot commit then. Attempts without a heartbeat for "

@@ -17,9 +17,8 @@ from sqlalchemy import Connection, Engine, insert, select, update
 from logbus import errors, model
 from logbus.loads.ledger import Ledger
 from logbus.loads.sinks import sink_for, snapshot_entry
-from logbus.windows import freezing, rows, schema
+from logbus.windows import freezing, rows, schema, table_names
 from logbus.windows.chain import Chain
-from logbus.windows.table_names import tables_of_attempt
 
 # Stored in an attempt instead of its Airflow run, which is no longer known.
 REBUILT = "rebuilt from the table"
@@ -146,7 +145,7 @@ def insert_attempt(connection: Connection, window_id: int, entry: snapshot_entry
     row: rows.Row = connection.execute(select(window).where(window.c.id == window_id).with_for_update()).mappings().one()
     is_attempt = (attempt.c.window_id == window_id, attempt.c.number == entry.attempt)
     if connection.execute(select(attempt.c.number).where(*is_attempt)).scalar_one_or_none() is None:
-        tables = tables_of_attempt(f"w{window_id}_a{entry.attempt}")
+        tables = table_names.tables_of_attempt(f"w{window_id}_a{entry.attempt}")
         values = {
             "window_id": window_id,
             "number": entry.attempt,

@@ -16,10 +16,8 @@ from typing import Any
 from sqlalchemy import Connection, Engine, select
 from sqlalchemy.exc import DBAPIError
 
-from logbus import errors, model
-from logbus.formatting import cut, shown_value
-from logbus.loads import dead_letters
-from logbus.loads.commit_checks import VALUE_BYTES_KEPT_MAX
+from logbus import errors, formatting, model
+from logbus.loads import commit_checks, dead_letters
 from logbus.loads.sinks import sink_for
 from logbus.windows import rows, schema, sql_errors
 
@@ -68,13 +66,13 @@ class RecordTrace:
 def shown(value: Any) -> Any:
     """A column's value in JSON: bytes as text if they are text, long values cut."""
     if isinstance(value, bytes | memoryview):
-        content = shown_value(cut(bytes(value), VALUE_BYTES_KEPT_MAX))
+        content = formatting.shown_value(formatting.cut(bytes(value), commit_checks.VALUE_BYTES_KEPT_MAX))
         return content.get("value", f"base64 {content.get('value_base64')}")
     if isinstance(value, datetime):
         return model.instant_text(value)
     if isinstance(value, int | float | bool | None):
         return value
-    return str(value)[:VALUE_BYTES_KEPT_MAX]
+    return str(value)[: commit_checks.VALUE_BYTES_KEPT_MAX]
 
 
 def trace_record(engine: Engine, pipeline: model.Pipeline, partition: int, offset: int) -> RecordTrace:

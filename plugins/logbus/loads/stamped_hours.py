@@ -17,8 +17,7 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from logbus import errors, model
-from logbus.formatting import several
+from logbus import errors, formatting, model
 from logbus.loads import read_tally
 from logbus.windows import boundaries, coverage, schema
 from logbus.windows.rows import pipeline_row, to_pipeline
@@ -77,13 +76,13 @@ class StampedHours:
         """Empty if every record is in the window of the hour with which it is stamped."""
         sentences = []
         if self.in_others:
-            where = several(
+            where = formatting.several(
                 [f"{hour_count.count} in window {model.instant_text(hour_count.window)}" for hour_count in self.in_others],
                 NAMED_MAX,
             )
             sentences.append(f"stamped {model.instant_text(self.interval.start)}: {self.own} here, {where}")
         if self.strangers:
-            hours = several(
+            hours = formatting.several(
                 [
                     *(f"{hour_count.count} with {model.instant_text(hour_count.hour)}" for hour_count in self.others),
                     *self.far_text(),

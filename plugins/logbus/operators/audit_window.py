@@ -9,8 +9,7 @@ from typing import Any
 
 from airflow.sdk import Context
 
-from logbus import assets, errors, model, task_context
-from logbus.formatting import many
+from logbus import assets, errors, formatting, model, task_context
 from logbus.hooks.warehouse import WarehouseHook
 from logbus.loads.audit import audit_window
 from logbus.loads.sinks import each_sink_once, sink_for
@@ -89,5 +88,5 @@ def _dated_problems(report: model.AuditReport) -> list[str]:
 def audit_failure(problems: list[str], window_count: int) -> str:
     left_out = len(problems) - PROBLEMS_SHOWN_MAX
     lines = [*problems[:PROBLEMS_SHOWN_MAX], *([f"and {left_out} more, see the log"] if left_out > 0 else [])]
-    audited = f"the audit of {many(window_count, 'window')}"
+    audited = f"the audit of {formatting.many(window_count, 'window')}"
     return f"{audited} found differences; load them again and audit them again:\n" + "\n".join(lines)

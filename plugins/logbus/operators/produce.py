@@ -8,8 +8,7 @@ from typing import Any
 
 from airflow.sdk import BaseOperator, Context
 
-from logbus import task_context
-from logbus.errors import UserError
+from logbus import errors, task_context
 from logbus.hooks.broker import BrokerHook
 
 Records = Iterable[Any] | Callable[..., Iterable[Any]]
@@ -44,7 +43,7 @@ class ProduceOperator(BaseOperator):
     ) -> None:
         super().__init__(**kwargs)
         if isinstance(records, Iterator):
-            raise UserError(
+            raise errors.UserError(
                 "records is an iterator, which a retry would find exhausted: pass a list, or the function that creates it"
             )
         self.topic = topic
@@ -62,9 +61,9 @@ class ProduceOperator(BaseOperator):
         self.broker.log_offsets().topic(self.topic)  # a producer would wait half a minute for one that does not exist
         records = self.records if self._make_records is None else self._make_records(**(self.op_kwargs or {}))
         if isinstance(records, (str, bytes, Mapping)):
-            raise UserError("records is one record: put it into a list")
+            raise errors.UserError("records is one record: put it into a list")
         if records is None:
-            raise UserError("records is None: the function or task that provides them returned nothing, or was skipped")
+            raise errors.UserError("records is None: the function or task that provides them returned nothing, or was skipped")
         done = self.broker.produce(self.topic, records)
         self.log.info("%d records stored in topic %s: %s", done["records"], self.topic, done["partitions"])
         return task_context.bounded_details([done])[0]

@@ -24,9 +24,8 @@ from typing import IO, NamedTuple
 
 from logbus.errors import UnreadableLog
 from logbus.model import instant
-from logbus.shipper import line_reader, timestamp_extractor
+from logbus.shipper import line_reader, line_timestamps, timestamp_extractor
 from logbus.shipper.line_reader import is_compressed, open_log, whole_lines
-from logbus.shipper.line_timestamps import NO_STAMP, Stamp
 from logbus.shipper.sources import UNKNOWN_INODE, Source
 
 EARLIEST_MS = 365 * 86_400_000  # a machine that lost its clock starts in 1970: its lines would make half a million empty hours
@@ -111,7 +110,7 @@ def _stamped(source: Source, reading: LineReading, notes: ReadingNotes) -> Itera
     day_ms, tally = -DAY_MS, [0]
     source_id, new_line = source.source_id, tuple.__new__  # as in line_reader.read_lines
     for position, end, text, first_text, is_followed in _records(source, reading, notes, extractor):
-        stamp = extractor.stamp(text) if text is not None else NO_STAMP
+        stamp = extractor.stamp(text) if text is not None else line_timestamps.NO_STAMP
         own_ms = stamp.timestamp_ms
         if stamp.again_ms is not None and borrowed_of is TimeOf.LINE_BEFORE:
             own_ms = _one_of_two(stamp, timestamp_ms)
@@ -140,7 +139,7 @@ def _stamped(source: Source, reading: LineReading, notes: ReadingNotes) -> Itera
         yield new_line(TimestampedLine, fields)
 
 
-def _one_of_two(stamp: Stamp, before_ms: int) -> int | None:
+def _one_of_two(stamp: line_timestamps.Stamp, before_ms: int) -> int | None:
     """In which occurrence of its hour a line was written, judged by the time of the line before."""
     first_ms = stamp.timestamp_ms
     return first_ms if first_ms is None or first_ms > before_ms - OUT_OF_ORDER_MS else stamp.again_ms

@@ -24,9 +24,8 @@ from typing import Any
 from logbus.errors import UnreadableLog
 from logbus.formatting import many
 from logbus.model import instant, instant_text, milliseconds, utc, utc_now
-from logbus.parsing import Filtered, Parser, Unparsable, parse_value, parser_for
+from logbus.parsing import Filtered, Parser, Unparsable, json_format, parse_value, parser_for
 from logbus.parsing.columns import column_names
-from logbus.parsing.json_format import inferred_columns
 from logbus.shipper import timestamp_extractor
 from logbus.shipper.merged_lines import DAY_MS, LineReading, ReadingNotes, TimeOf, TimestampedLine, merged, months_away
 from logbus.shipper.sources import UNKNOWN_INODE, Fingerprint, Source, check_readable
@@ -347,7 +346,10 @@ def _looks_like_nginx(texts: Sequence[bytes]) -> bool:
 def trial(parse: str, settings: Mapping[str, Any], lines: Sequence[TimestampedLine]) -> ParserTrial:
     given = settings
     if parse == "json" and settings.get("infer"):  # as a load would infer them from these lines
-        given = {**settings, "columns": {**inferred_columns(line.text for line in lines), **settings.get("columns", {})}}
+        given = {
+            **settings,
+            "columns": {**json_format.inferred_columns(line.text for line in lines), **settings.get("columns", {})},
+        }
     parser: Parser = parser_for(parse, given)
     names, errors, parsed = tuple(parser.columns), Counter[str](), 0
     samples: list[Mapping[str, Any]] = []

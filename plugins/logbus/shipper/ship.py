@@ -20,14 +20,11 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 from logbus.errors import TopicMissing, UnreadableLog
-from logbus.shipper import rotation
+from logbus.shipper import line_reader, merged_lines, rotation, timestamp_extractor
 from logbus.shipper import sources as files_seen
-from logbus.shipper.line_reader import holds_more
-from logbus.shipper.merged_lines import LineReading
 from logbus.shipper.shipment import PRODUCER_DEFAULTS, Numbering, Progress, Sent, Shipment, open_delivery
 from logbus.shipper.sources import FilePart, Source
 from logbus.shipper.state import ShippedTopic, open_state
-from logbus.shipper.timestamp_extractor import TimeOptions, TimestampExtractor, extractor_for, validate_timestamps
 from logbus.shipper.topic_client import TopicClient, TopicTruncation, rewound
 from logbus.waiting import Say, say_nothing
 
@@ -92,10 +89,10 @@ def ship(
     started = time.time()
     paths = _checked(files)
     client = TopicClient(topic, client_config, say)
-    times = TimeOptions(
+    times = timestamp_extractor.TimeOptions(
         format_of=time_format, field=time_field, zone=zone, allows_undated=allow_undated, accepts_times=accept_times
     )
-    reading = LineReading(int(started * 1000), line_bytes_max, include_partial_line, times, joins=join_lines)
+    reading = merged_lines.LineReading(int(started * 1000), line_bytes_max, include_partial_line, times, joins=join_lines)
     with open_state(Path(state_path)) as state, files_seen.missing_files_as_log_gone():
         if not client.exists():
             if not create_topic:
@@ -159,17 +156,21 @@ def _topic_settings(line_bytes_max: int) -> dict[str, str]:
     return {"retention.ms": "-1"} | ({"max.message.bytes": str(needed)} if needed > BATCH_BYTES_DEFAULT else {})
 
 
-def _extractors_of_unsent(sources: Sequence[Source], reading: LineReading) -> dict[str, TimestampExtractor]:
+def _extractors_of_unsent(
+    sources: Sequence[Source], reading: merged_lines.LineReading
+) -> dict[str, timestamp_extractor.TimestampExtractor]:
     """The extractor of each file that holds anything new. UndatedLog if the records of one would have times that are not theirs,
     unless that is allowed. Times far from the file's own were accepted when the file was first sent."""
     extractors = {}
     for source in sources:
         path = Path(source.path)
-        if holds_more(path, source.position):
-            extractor = extractors[source.source_id] = extractor_for(path, reading.line_bytes_max, reading.times)
+        if line_reader.holds_more(path, source.position):
+            extractor = extractors[source.source_id] = timestamp_extractor.extractor_for(
+                path, reading.line_bytes_max, reading.times
+            )
             accepts_times = reading.times.accepts_times or source.position > 0
             options = replace(reading.times, accepts_times=accepts_times)
-            validate_timestamps(path, extractor, options, reading.now_ms, joins=reading.joins)
+            timestamp_extractor.validate_timestamps(path, extractor, options, reading.now_ms, joins=reading.joins)
     return extractors
 
 

@@ -21,9 +21,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, tzinfo
 from pathlib import Path
 
-from logbus.errors import UndatedLog, UserError
-from logbus.formatting import many
-from logbus.model import instant
+from logbus import errors, formatting, model
 from logbus.parsing.times import ABBREVIATION, DAY, ZONE, TimeContext, zone_of
 from logbus.shipper import line_reader
 from logbus.shipper.line_reader import is_compressed
@@ -74,7 +72,7 @@ class TimeOptions:
                 return {f"the field {self.field}": by_field(self.field, self.format_of)}
             return {} if self.format_of is None else {self.format_of: by_format(self.format_of)}
         except ValueError as error:
-            raise UserError(f"the time format {self.format_of!r}: {error}") from None
+            raise errors.UserError(f"the time format {self.format_of!r}: {error}") from None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -265,7 +263,7 @@ def validate_timestamps(
 ) -> None:
     """Raises `UndatedLog`, with the reason and which option would help, if records would have times that are not theirs."""
     if (why := timestamp_problem(path, extractor, options, now_ms, joins=joins)) is not None:
-        raise UndatedLog(f"{why}. Nothing was sent")
+        raise errors.UndatedLog(f"{why}. Nothing was sent")
 
 
 def timestamp_problem(
@@ -305,7 +303,7 @@ def _why_far(path: Path, extractor: TimestampExtractor) -> str | None:
     """Why the times are not believed, if they lie far from that at which the file was last written."""
     if extractor.newest_ms is None:
         return None
-    newest, written = instant(extractor.newest_ms), extractor.around.written
+    newest, written = model.instant(extractor.newest_ms), extractor.around.written
     if abs(written - newest) <= DAY * (APART_DAYS_COMPRESSED if is_compressed(path) else APART_DAYS):
         return None
     return (
@@ -361,7 +359,7 @@ def _how_to_read(extractor: TimestampExtractor) -> str:
         how = "Say how it is written: --time-format '%d.%m.%Y %H:%M:%S', or in which field: --time-field NAME"
         return _zone_unread(extractor) or how
     best, *others = extractor.suggestions
-    reach = "" if best.lines * 2 >= extractor.looked_at else f", as are those of {many(best.lines, 'line')} in all"
+    reach = "" if best.lines * 2 >= extractor.looked_at else f", as are those of {formatting.many(best.lines, 'line')} in all"
     other = f" ({others[0].option.text} reads as many lines, as other times: compare both)" if others else ""
     return f"If that is its time, it is read by {best.option.text}{reach}{other}"
 

@@ -26,8 +26,7 @@ from logbus.kafka.topics import OffsetAndTimestamp, TopicFacts
 from logbus.status import ledger_totals, retention_plan, retention_run, window_facts
 from logbus.status.lag import Lag, lag_over
 from logbus.status.window_facts import Loaded
-from logbus.windows import pipeline_chains, registration, sql_errors
-from logbus.windows.missing import PROBED_FROM
+from logbus.windows import missing, pipeline_chains, registration, sql_errors
 from logbus.windows.rows import Row, pipeline_rows, to_pipeline
 
 FUTURE_STAMPS = "a record's timestamp is in the future and hides where the hours end: `logbus lag --pipeline {name}` finds it"
@@ -193,7 +192,7 @@ def _second_questions(pipeline: model.Pipeline, chain: pipeline_chains.PipelineC
     that of the first window that is not loaded."""
     until = pipeline.closed_until(now)
     instants = {until}
-    if chain.windows and until >= pipeline.grid.after(chain.windows[-1].interval.end, PROBED_FROM):
+    if chain.windows and until >= pipeline.grid.after(chain.windows[-1].interval.end, missing.PROBED_FROM):
         instants.add(chain.windows[-1].interval.end)
     oldest = next((window for window in chain.windows if window.loaded_attempt is None), None)
     if oldest is not None:

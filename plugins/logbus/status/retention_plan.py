@@ -19,8 +19,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
-from logbus import errors, model
-from logbus.formatting import many
+from logbus import errors, formatting, model
 from logbus.kafka.topics import CLEANUP_POLICY, deletes, limits_in_force
 from logbus.windows.pipeline_chains import OTHER_TOPIC, PipelineChain, not_settled, pending_ranges
 
@@ -328,7 +327,7 @@ def _hold_alarms(policy: RetentionPolicy, holds: Sequence[Held]) -> Iterator[str
         worst = max(own_holds, key=lambda hold: hold.overdue or timedelta(0))
         yield (
             f"topic {policy.topic}: pipeline {pipeline} has held back "
-            f"{many(sum(hold.records for hold in own_holds), 'record')} for "
+            f"{formatting.many(sum(hold.records for hold in own_holds), 'record')} for "
             f"{hours_text(worst.overdue or timedelta(0))}, {hours_text(policy.max_hold)} are allowed: {worst.why} (partition "
             f"{worst.partition}). Load and audit it (`logbus load --pipeline {pipeline}`), or let it go unloaded "
             f"(`logbus retention set {policy.topic} --when-overdue delete`)"
@@ -345,7 +344,7 @@ def _loss_alarms(state: TopicState, chains: Iterable[PipelineChain], reaches: Re
             at = reaches[chain.pipeline, partition]
             if at.lost:
                 yield (
-                    f"topic {state.topic}: partition {partition} lost {many(at.lost, 'record')} that pipeline "
+                    f"topic {state.topic}: partition {partition} lost {formatting.many(at.lost, 'record')} that pipeline "
                     f"{chain.pipeline} had not loaded: are the topic's own retention.ms and retention.bytes -1?"
                 )
 

@@ -17,8 +17,7 @@ from confluent_kafka import Message
 
 from logbus.kafka import console_consumer, topics
 from logbus.kafka.client import READ_COMMITTED, Client
-from logbus.web import topic_records
-from logbus.web.reading import Reading
+from logbus.web import reading, topic_records
 
 TURN_SECONDS = 1.0  # how often a page asks, and how often a topic is read at most
 TURN_RECORDS_MAX = 50  # more in a second than anybody reads
@@ -55,7 +54,7 @@ class LiveTail:
         self._kept: deque[Message] = deque()
         self._ends: dict[int, int] = {}
         self._read_at: float | None = None
-        self._reading = Reading(self._turn, clock, name="logbus-tail", max_age_seconds=TURN_SECONDS)
+        self._reading = reading.Reading(self._turn, clock, name="logbus-tail", max_age_seconds=TURN_SECONDS)
 
     def view(self, offsets: Mapping[int, int] | None, chosen: console_consumer.RecordFilter, partition: int | None) -> TailView:
         """What there is from these offsets on; without them the last records. Of one partition, or of all."""

@@ -21,8 +21,7 @@ from typing import Any
 from confluent_kafka import Message
 from fastapi import HTTPException
 
-from logbus import errors, fingerprint, model
-from logbus.formatting import cut, shown_value
+from logbus import errors, fingerprint, formatting, model
 from logbus.kafka import console_consumer, console_format, topics
 from logbus.kafka.client import LATEST, READ_COMMITTED, Client
 
@@ -227,7 +226,7 @@ def record_json(message: Message) -> dict[str, Any]:
 def named(name: str, data: bytes | None) -> dict[str, Any]:
     """A text under its name; bytes that are not text under `..._base64`."""
     is_cut = data is not None and len(data) > VALUE_BYTES_MAX
-    shown = shown_value(cut(data, VALUE_BYTES_MAX))
+    shown = formatting.shown_value(formatting.cut(data, VALUE_BYTES_MAX))
     fields = {name: shown.get("value"), f"{name}_is_cut": is_cut}
     return {**fields, f"{name}_base64": shown["value_base64"]} if "value_base64" in shown else fields
 

@@ -16,12 +16,10 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 from sqlalchemy import Connection, Engine, delete, func, select, text, update
 from sqlalchemy.dialects.postgresql import insert as insert_if_absent
 
-from logbus import errors, model, pipeline_settings
-from logbus.formatting import many
+from logbus import errors, formatting, model, pipeline_settings
 from logbus.kafka import client, topics
-from logbus.windows import boundaries, chain, rows, schema
+from logbus.windows import boundaries, chain, rows, schema, table_names
 from logbus.windows.boundaries import Neighbours
-from logbus.windows.table_names import check_target
 
 MINUTE = timedelta(minutes=1)  # the resolution of the names of leaf partitions
 
@@ -103,7 +101,7 @@ def validate_pipeline(pipeline: model.Pipeline) -> None:
         raise errors.UserError(f"pipeline {pipeline.name}: lateness {pipeline.lateness} is negative")
     pipeline.options.validate(lambda message: errors.UserError(f"pipeline {pipeline.name}: {message}"))
     try:
-        check_target(pipeline.table)
+        table_names.check_target(pipeline.table)
     except errors.UserError as error:
         raise errors.UserError(f"pipeline {pipeline.name}: table: {error}") from None
 
@@ -396,7 +394,7 @@ def refuse_loaded(connection: Connection, name: str) -> None:
     count, first, last = connection.execute(query).one()
     if count:
         raise errors.PipelineConflict(
-            f"pipeline {name} has loaded {many(count, 'window')}, "
+            f"pipeline {name} has loaded {formatting.many(count, 'window')}, "
             f"from {model.instant_text(first)} to {model.instant_text(last)}: what proves their rows stays in the "
             "ledger. Take its DAG away, and nothing loads it any more"
         )

@@ -11,8 +11,7 @@ from typing import Any
 
 from sqlalchemy import ARRAY, ColumnElement, Connection, RowMapping, Select, and_, exists, func, literal, select, text
 
-from logbus import errors, fingerprint, model, pipeline_settings
-from logbus.formatting import several
+from logbus import errors, fingerprint, formatting, model, pipeline_settings
 from logbus.windows import schema
 
 Row = RowMapping | dict[str, Any]
@@ -196,7 +195,7 @@ def lock_windows(connection: Connection, pipeline_name: str, starts: Iterable[da
     rows: list[Row] = list(connection.execute(query).mappings())
     missing = sorted(distinct - {row["starts_at"] for row in rows})
     if missing:
-        names = several([model.instant_text(start) for start in missing], NAMED_MAX)
+        names = formatting.several([model.instant_text(start) for start in missing], NAMED_MAX)
         raise errors.WindowUnknown(
             f"no frozen window of {pipeline_name} starts at {names}: freeze it first (`logbus window ls` shows them)"
         )

@@ -49,7 +49,7 @@ def test_attempts_whose_program_is_over_are_ended_and_those_committed_stay(world
         "not loaded, according to the ledger: 1 of 2 windows: 2015-05-17T02:00:00Z: attempt 1 is failed (the Spark application ended "
         "without an error and without committing this window)"
     )
-    assert why_not_loaded(outcomes[:1]) is None
+    assert outcomes[0].is_loaded
 
 
 def test_an_hour_in_somebody_elses_hands_is_told_from_one_that_somebody_gave_up(world: World, ours: list[Attempt]) -> None:
