@@ -17,11 +17,11 @@ from logbus.pipelines import define_pipeline
 from logbus.timetable import WindowTimetable
 
 COMMON = {
-    "pipeline": define_pipeline("visits", parse="json", columns={"visitor": "bigint"}),
+    "pipeline": define_pipeline("sightings", parse="json", columns={"visitor": "bigint"}),
     "kafka_conn_id": "kafka_three",
 }
 
-with DAG("visits", schedule=WindowTimetable(), start_date=datetime(2015, 5, 1, tzinfo=UTC), catchup=False, max_active_runs=1):
+with DAG("sightings", schedule=WindowTimetable(), start_date=datetime(2015, 5, 1, tzinfo=UTC), catchup=False, max_active_runs=1):
     freeze = FreezeWindowOperator(task_id="freeze", **COMMON)
     begin = BeginLoadOperator(task_id="begin", **COMMON)
     submit = BashOperator(

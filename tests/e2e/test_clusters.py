@@ -1,5 +1,5 @@
 """An hour on machines that are many: a topic on three brokers of which one dies, a standalone Spark of two workers, and the DAG
-`visits` (dag_on_clusters.py), whose load a script submits between the two halves of our operator."""
+`sightings` (dag_on_clusters.py), whose load a script submits between the two halves of our operator."""
 
 from __future__ import annotations
 
@@ -66,10 +66,10 @@ def submit_program(
 def test_an_hour_on_three_brokers_is_loaded_by_two_workers_though_one_broker_dies(
     second: SecondDemo, kafka: RunningCluster, spark: StandaloneSpark, submit_program: Path, engine: Engine
 ) -> None:
-    topics.create_topic(kafka.bootstrap, "visits", partitions=PARTITIONS, config={"retention.ms": "-1"})
+    topics.create_topic(kafka.bootstrap, "sightings", partitions=PARTITIONS, config={"retention.ms": "-1"})
     stamps = (milliseconds(START + timedelta(seconds=number)) for number in range(VISITS))
     records = ({"value": json.dumps({"visitor": number}), "timestamp": stamp} for number, stamp in enumerate(stamps))
-    topics.send(kafka.bootstrap, "visits", records, {"bootstrap.servers": kafka.bootstrap, "acks": "all"})
+    topics.send(kafka.bootstrap, "sightings", records, {"bootstrap.servers": kafka.bootstrap, "acks": "all"})
     kafka.brokers[1].kill9()
 
     api = second.stack.airflow.api
@@ -80,10 +80,10 @@ def test_an_hour_on_three_brokers_is_loaded_by_two_workers_though_one_broker_die
     }
     api.request("POST", "/api/v2/connections", json=connection)
     api.request("POST", "/api/v2/variables", json={"key": "submit_program", "value": str(submit_program)})
-    run = api.wait(airflow_runs.ask_for_run(api, "visits", Interval(START, START + HOUR)), PATIENCE_SECONDS)
-    api.pause("visits")
+    run = api.wait(airflow_runs.ask_for_run(api, "sightings", Interval(START, START + HOUR)), PATIENCE_SECONDS)
+    api.pause("sightings")
 
-    (window,) = Ledger(engine).windows("visits", since=START, until=START)
+    (window,) = Ledger(engine).windows("sightings", since=START, until=START)
     assert (window.state, window.record_count, len(window.ranges)) == (WindowState.AUDITED, VISITS, PARTITIONS)
     loaded = api.xcom(run, "verify")
     assert (loaded["loaded"], loaded["adopted"], loaded["windows"][0]["fingerprint"]) == (VISITS, False, window.fingerprint)

@@ -70,8 +70,10 @@ def pipeline_row(connection: Connection, name: str, *, lock: bool = False, share
 def load_windows(connection: Connection, query: Select[Any]) -> list[model.FrozenWindow]:
     """The windows that a query over `schema.window` selects, with their ranges, in the query's order."""
     window, attempt, part = schema.window, schema.attempt, schema.window_range
-    topic = select(schema.pipeline.c.topic).where(schema.pipeline.c.name == window.c.pipeline).scalar_subquery()
-    is_running = exists().where(attempt.c.window_id == window.c.id, attempt.c.state == ATTEMPT_RUNNING)
+    # Of the query's tables only the window is meant, whatever else it joins.
+    of_pipeline = select(schema.pipeline.c.topic).where(schema.pipeline.c.name == window.c.pipeline)
+    topic = of_pipeline.correlate(window).scalar_subquery()
+    is_running = exists().where(attempt.c.window_id == window.c.id, attempt.c.state == ATTEMPT_RUNNING).correlate(window)
     rows = connection.execute(query.add_columns(topic.label("topic"), is_running.label("is_running"))).mappings().all()
     if not rows:
         return []
