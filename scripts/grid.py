@@ -32,8 +32,7 @@ FREE = ("--exclude-newer-package", "kafka-python=false")
 # There are no wheels of pyspark, and to build one of each version only to read this takes minutes and gigabytes.
 KNOWN = """[[dependency-metadata]]
 name = "pyspark"
-requires-dist = ["py4j>=0.10.9.7,<0.11", "pandas>=2.2; extra == 'sql'", "pyarrow>=15; extra == 'sql'"]
-provides-extra = ["sql"]
+requires-dist = ["py4j>=0.10.9.7,<0.11"]
 """
 
 

@@ -29,8 +29,9 @@ from logbus.windows.rows import SUPERSEDED, pipeline_of
 from pyspark.sql import SparkSession
 from sqlalchemy.exc import SQLAlchemyError
 
-from logbus_spark import load_task, records, session
+from logbus_spark import records, session
 from logbus_spark.job import TASKS_PER_CORE, StagedWindow, TaskJob, TaskResult, pack
+from logbus_spark.load_task import load_plans
 
 
 class LoadState(StrEnum):
@@ -250,7 +251,7 @@ def run_job(
     cores = min(session.parallelism(spark), limits.warehouse_connections)
     record_bytes = records.mean_bytes(client_config, pipeline.isolation_level, windows)
     plans = pack(windows, TASKS_PER_CORE * cores, record_bytes, limits.max_task_bytes)
-    work = load_task.load_plans(pipeline, job, client_config)
+    work = load_plans(pipeline, job, client_config)
     return session.run_plans(spark, plans, work, at_once=limits.warehouse_connections)
 
 

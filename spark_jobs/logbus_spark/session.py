@@ -1,9 +1,11 @@
-"""What our programs ask of a Spark session, whether it is in their own process or behind Spark Connect: only what both have.
+"""A job of ours in a Spark session: plain Python over a list of plans, a task for each.
 
-`SparkSession.builder.getOrCreate()` returns either: spark-submit starts the one, the variable SPARK_REMOTE names the other's
-server. A job is plain Python over a list of plans, a task for each. The plans travel with the function, whose pickled form Spark
-shows nowhere; the data frame below it holds nothing but their numbers, one in each of as many partitions as there are plans.
-Nothing is shuffled, so Spark has no reason to join partitions, and each is a task of its own that is retried alone.
+`SparkSession.builder.getOrCreate()` returns a session in its own process, as spark-submit starts it, or one behind the server
+that SPARK_REMOTE names. The second has no `sparkContext`, only data frames: there the plans travel with the function of
+`mapInArrow`, whose pickled form Spark shows nowhere, and the frame below it holds nothing but their numbers, one in each of as
+many partitions as there are plans. Where there is a `sparkContext` it is used: the first data frame of a session costs its driver
+two seconds, in which Spark loads its SQL engine. Either way nothing is shuffled, so Spark has no reason to join partitions, and
+each is a task of its own that is retried alone.
 """
 
 from __future__ import annotations
@@ -23,14 +25,18 @@ Result = TypeVar("Result")
 # If Spark does not say how many tasks it runs at once: those of a small cluster. Too few leave cores idle, too many cost some
 # tens of milliseconds each.
 PARALLELISM = 8
+PARALLELISM_SETTING = "spark.sql.leafNodeDefaultParallelism"
 
 
 def parallelism(spark: SparkSession) -> int:
     """How many tasks run at once: Spark's setting `spark.sql.leafNodeDefaultParallelism`, by default the cores it has now.
 
-    A session behind Spark Connect tells neither the default nor the cores; but any session says into how many parts it would
-    cut a range, which is that number.
+    A session behind Spark Connect tells neither the default nor the cores; but it says into how many parts it would cut a range,
+    which is that number.
     """
+    if hasattr(spark, "sparkContext"):
+        context = spark.sparkContext
+        return int(context.getConf().get(PARALLELISM_SETTING) or context.defaultParallelism)
     plan = str(spark.sql("explain select * from range(1)").collect()[0][0])
     splits = re.search(r"\bsplits=(\d+)", plan)
     return int(splits[1]) if splits else PARALLELISM
@@ -46,6 +52,9 @@ def run_plans(
     job_count = max(1, -(-len(plans) // at_once))
     results: list[Result] = []
     for job in spark_submit.in_groups(plans, max(1, -(-len(plans) // job_count))):
+        if hasattr(spark, "sparkContext"):
+            results += spark.sparkContext.parallelize(job, len(job)).mapPartitions(work).collect()
+            continue
         frame = spark.range(0, len(job), 1, len(job)).mapInArrow(on_batches(work, job), "results binary")
         results += [result for row in frame.collect() for result in pickle.loads(row.results)]
     return results

@@ -21,7 +21,8 @@ from sqlalchemy import Connection, Engine, delete, insert, select, text, update
 from sqlalchemy.exc import DBAPIError, IntegrityError, InterfaceError, OperationalError, ProgrammingError
 
 from logbus import errors, fingerprint, model, waiting
-from logbus.loads import attempts, read_tally, tally, target
+from logbus.loads import read_tally, tally, target
+from logbus.loads.attempts import lock_if_current
 from logbus.loads.commit_checks import LoadedRecords, SealedWindow, other_records, refuse_errors, refuse_mismatch
 from logbus.loads.tally import DEAD_LETTERS, Checksum, Published
 from logbus.windows import rows, schema, sql_errors
@@ -113,7 +114,7 @@ def commit_in(
     connection.execute(text(f"set local lock_timeout = {COMMIT_LOCK_TIMEOUT_MS}"))
     # The fence comes first and is held to the end: a newer attempt cannot begin between this look and the commit, because it
     # takes the same row. So a driver that outlived its task fails here, however late it wakes up.
-    attempts.lock_if_current(connection, load.attempt)
+    lock_if_current(connection, load.attempt)
     # Then all that may refuse, while nothing is changed yet; what costs least first.
     refuse_mismatch(load)
     others = other_records(connection, load.attempt, load.records, now, published_before)
