@@ -63,6 +63,7 @@ def submit_program(
     return program
 
 
+@pytest.mark.long
 def test_an_hour_on_three_brokers_is_loaded_by_two_workers_though_one_broker_dies(
     second: SecondDemo, kafka: RunningCluster, spark: StandaloneSpark, submit_program: Path, engine: Engine
 ) -> None:

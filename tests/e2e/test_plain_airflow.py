@@ -100,11 +100,19 @@ def kafka(secured_kafka: SecuredKafka) -> Mapping[str, Mapping[str, str]]:  # no
     }
 
 
-@pytest.mark.parametrize(("airflow", "spark", "log"), [(OLDEST, "4.0.0", "logbus"), (NEWEST, "4.2.0", "kafka")])
+@pytest.mark.parametrize(
+    ("airflow", "spark", "log", "provider"),
+    [
+        (OLDEST, "4.0.0", "logbus", None),
+        (NEWEST, "4.2.0", "kafka", None),
+        pytest.param(NEWEST, "4.2.0", "logbus", KUBERNETES, marks=pytest.mark.long),
+    ],
+)
 def test_the_wheel_alone_proves_an_hour_and_shows_it(
     airflow: str,
     spark: str,
     log: str,
+    provider: str | None,
     request: pytest.FixtureRequest,
     wheels: Path,
     environment: Path,
@@ -131,9 +139,9 @@ def test_the_wheel_alone_proves_an_hour_and_shows_it(
     with serving(plain) as client:
         assert [row["name"] for row in client.get("/logbus/api/overview").json()["pipelines"]] == ["access_log"]
         assert "../static/base.css" in client.get("/logbus/ui/ingestion").text
-    if airflow == NEWEST:
+    if provider is not None:
         # Only now: beside it the Spark provider imports a client of eight hundred modules in every process.
-        install(programs, wheels, [KUBERNETES], airflow=airflow, spark=spark)
+        install(programs, wheels, [provider], airflow=airflow, spark=spark)
         validate_what_the_page_submits_to_kubernetes(plain, tmp_path / "kubernetes")
 
 

@@ -19,9 +19,13 @@ from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, Message, TopicPartition
 
-from logbus import errors, fingerprint, waiting
-from logbus.kafka import client, producing, topics
+from logbus.errors import TopicShortened
+from logbus.fingerprint import headers_of
+from logbus.kafka.client import ANSWER_SECONDS_MAX, LATEST, Client
+from logbus.kafka.producing import DELIVERY_SECONDS_MAX
+from logbus.kafka.topics import Topics
 from logbus.shipper.sources import Source
+from logbus.waiting import Say, announced, say_nothing
 
 TIMEOUT_SECONDS = 15.0  # between two attempts while the broker is away
 POLL_SECONDS = 1.0
@@ -31,7 +35,7 @@ READING: Mapping[str, Any] = {
     "group.id": "logbus-ship",  # required by the client, never joined: partitions are assigned
     "enable.auto.commit": False,
     "enable.partition.eof": True,
-    "isolation.level": client.LATEST,
+    "isolation.level": LATEST,
     "auto.offset.reset": "earliest",  # retention may have passed the last checkpoint
 }
 
@@ -39,16 +43,16 @@ READING: Mapping[str, Any] = {
 class TopicClient:
     """One topic of one cluster."""
 
-    def __init__(self, topic: str, client_config: Mapping[str, Any], say: waiting.Say = waiting.say_nothing) -> None:
+    def __init__(self, topic: str, client_config: Mapping[str, Any], say: Say = say_nothing) -> None:
         self.topic = topic
-        self._client = client.Client(
+        self._client = Client(
             client_config,
             timeout_seconds=TIMEOUT_SECONDS,
-            away_seconds_max=producing.DELIVERY_SECONDS_MAX,
-            first_answer_seconds_max=client.ANSWER_SECONDS_MAX,
+            away_seconds_max=DELIVERY_SECONDS_MAX,
+            first_answer_seconds_max=ANSWER_SECONDS_MAX,
             say=say,
         )
-        self._topics = topics.Topics(self._client)
+        self._topics = Topics(self._client)
 
     def exists(self) -> bool:
         """Whether the topic exists. Asks for all topics, because asking for one by name may create it."""
@@ -64,7 +68,7 @@ class TopicClient:
 
     def end_offsets(self) -> dict[int, int]:
         """The offset after the last record of each partition."""
-        return self._topics.end_offsets(self.topic, self._topics.topic(self.topic).partitions, client.LATEST)
+        return self._topics.end_offsets(self.topic, self._topics.topic(self.topic).partitions, LATEST)
 
     def start_offsets(self) -> dict[int, int]:
         """The offset of the first record that each partition still holds."""
@@ -85,7 +89,7 @@ class TopicClient:
 
     def _awaited(self, consumer: Consumer) -> Message:
         began_at = time.monotonic()
-        with waiting.announced(f"records of topic {self.topic}", self._client.say):
+        with announced(f"records of topic {self.topic}", self._client.say):
             while (message := consumer.poll(POLL_SECONDS)) is None:
                 self._client.raise_if_silent(began_at, f"topic {self.topic}")
         return message
@@ -109,7 +113,7 @@ def position_header(source_id: bytes, position: int) -> tuple[str, bytes]:
 
 def _source_and_position(message: Message) -> tuple[str, int]:
     """The reverse of position_header; an empty id for a record that we did not send."""
-    for name, value in reversed(fingerprint.headers_of(message)):
+    for name, value in reversed(headers_of(message)):
         if name == POSITION_HEADER and isinstance(value, bytes):
             source_id, _, position = value.decode("utf-8", "replace").partition(":")
             if position.isdecimal():
@@ -157,7 +161,7 @@ def rewound(
     position = positions[index] if index else 0
     for partition, start in start_offsets.items():
         if start and min(stored.get(partition, ()), default=source.position) > position:
-            raise errors.TopicShortened(
+            raise TopicShortened(
                 f"topic {truncation.topic} has lost records that it had acknowledged ({truncation}), and retention has deleted "
                 f"others, so it is unknown which lines of {source.path} to send again. To send all of them, move the state file "
                 "away; to go on without the lost records, --accept-loss"

@@ -68,6 +68,7 @@ def test_the_cluster_is_seen_whole_from_every_broker(cluster: RunningCluster, re
         wait_until(lambda: seen(client) == whole(), what="the whole cluster in the metadata")  # noqa: B023
 
 
+@pytest.mark.long  # tests/fault/cluster/test_ordeals.py has producers of librdkafka under worse
 def test_a_producer_of_librdkafka_goes_on_over_elections(cluster: RunningCluster, replicated: str) -> None:
     offsets: dict[bytes, int | None] = {}
 
