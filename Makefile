@@ -5,7 +5,7 @@ SHELL := /bin/bash
 VENV := .venv
 RUN := $(VENV)/bin
 READY := $(VENV)/.ready
-# Set in many images. Here it would cost: the suite and the demo start hundreds of processes, and each would compile our modules anew.
+# Many images set it. Here it costs time: the suite and the demo start hundreds of processes, and each would compile our modules again.
 unexport PYTHONDONTWRITEBYTECODE
 
 help:  ## this list
