@@ -59,7 +59,9 @@ class LiveTail:
     def view(self, offsets: Mapping[int, int] | None, chosen: console_consumer.RecordFilter, partition: int | None) -> TailView:
         """What there is from these offsets on; without them the last records. Of one partition, or of all."""
         kept, ends = self._reading.fresh()
-        begins = {part: offset for part, offset in (offsets or {}).items() if partition in (None, part)}
+        seen_until = {part: offset for part, offset in (offsets or {}).items() if partition in (None, part)}
+        # An offset behind the end is of a log that is gone: the topic was recreated, or its end was lost.
+        begins = {part: offset if offset <= ends.get(part, offset) else 0 for part, offset in seen_until.items()}
         newer = [
             message
             for message in kept
@@ -75,7 +77,8 @@ class LiveTail:
         log = topics.Topics(self._client)
         partitions = log.topic(self.topic).partitions
         ends = log.end_offsets(self.topic, partitions, READ_COMMITTED)
-        if self._read_at is None or self._clock() - self._read_at > PAUSE_SECONDS_MAX:
+        is_shorter = any(end < self._ends.get(part, 0) for part, end in ends.items())
+        if is_shorter or self._read_at is None or self._clock() - self._read_at > PAUSE_SECONDS_MAX:
             self._kept.clear()
             begins = {part: end - topic_records.RECORDS_DEFAULT for part, end in ends.items()}
         else:

@@ -372,6 +372,12 @@ def test_a_tail_shows_what_arrives_to_all_who_follow_and_passes_over_what_is_too
     places.seconds += 60  # nobody asked: it begins anew, and does not catch up
     after = tail(next_offsets=third["next_offsets"])
     assert (len(after["records"]), after["passed_over"]) == (20, 20)
+    delete_topic(broker.bootstrap, name)
+    create_topic(broker.bootstrap, name, partitions=2, config=ANY_TIME)
+    send(3)
+    anew = tail(next_offsets=after["next_offsets"])
+    again = tail(next_offsets=anew["next_offsets"])
+    assert (offsets_of(anew), anew["next_offsets"], again["records"]) == ([(0, 0), (0, 1), (0, 2)], "0:3,1:0", [])
 
 
 def test_a_record_leads_to_its_window_and_to_what_became_of_it(places: UiClient, own: RealPipeline, engine: Engine) -> None:
