@@ -78,6 +78,7 @@ def build_context(
         checkpoints=checkpoints,
         view=view,
         metadata_cache=metadata_cache,
+        security=metadata_source.security,
         cluster=metadata_source.member,
     )
     context.groups.on_unstored = functools.partial(groups.store_group, context=context)

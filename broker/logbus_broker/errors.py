@@ -254,3 +254,55 @@ class GroupSubscribedToTopic(RequestError):
 
 class TransactionsNotSupported(RequestError):
     """The request carries a transactional id; this broker has no transactions."""
+
+
+class AuthenticationError(RequestError):
+    """The peer has not shown who it is; the text never says whether a user exists."""
+
+
+class SaslAuthenticationFailed(AuthenticationError):
+    """Wrong user, password or token."""
+
+
+class UnsupportedSaslMechanism(AuthenticationError):
+    """The listener does not offer the mechanism; the text names those that it offers."""
+
+
+class IllegalSaslState(AuthenticationError):
+    """The request is not the next one of a login, or the listener has none."""
+
+
+class AuthorizationError(RequestError):
+    """No ACL allows it, or one denies it; the text names operation and resource."""
+
+
+class TopicAuthorizationFailed(AuthorizationError):
+    """An operation on a topic."""
+
+
+class GroupAuthorizationFailed(AuthorizationError):
+    """An operation on a consumer group."""
+
+
+class ClusterAuthorizationFailed(AuthorizationError):
+    """An operation on the cluster."""
+
+
+class SecurityDisabled(RequestError):
+    """ACLs are asked for or changed, and none are enforced: authorizer.class.name is not set."""
+
+
+class UnacceptableCredential(RequestError):
+    """A SCRAM credential with too few or too many iterations, or without a user."""
+
+
+class ResourceNotFound(RequestError):
+    """A credential that does not exist."""
+
+
+class DuplicateResource(RequestError):
+    """One request changes the same credential twice."""
+
+
+class ThrottlingQuotaExceeded(RequestError):
+    """The quota for creating and deleting topics is used up: later."""

@@ -12,7 +12,15 @@ from collections.abc import Callable
 
 from logbus_broker import errors, logs
 from logbus_broker.api import cluster_topics, handler, offsets_topic
-from logbus_broker.cluster import cluster_view, dynamic_config, membership, metadata_image, metadata_writes, topic_registry
+from logbus_broker.cluster import (
+    cluster_view,
+    dynamic_config,
+    membership,
+    metadata_image,
+    metadata_writes,
+    security_store,
+    topic_registry,
+)
 from logbus_broker.config.settings import BrokerConfig
 from logbus_broker.log.manager import PartitionManager
 
@@ -26,6 +34,7 @@ class ClusterMetadata:
         self.member = member
         self.topics = topic_registry.ImageTopics(new_id)
         self.overrides = dynamic_config.ImageOverrides(lambda: member.image, config.broker_id)
+        self.security = security_store.ClusterSecurity()
         self.producer_ids = metadata_writes.cluster_producer_ids(member.store, config.broker_id)
         self._config = config
 

@@ -68,6 +68,17 @@ _CODES: dict[type[errors.BrokerError], api.ErrorCode] = {
     errors.NonEmptyGroup: api.ErrorCode.NON_EMPTY_GROUP,
     errors.GroupSubscribedToTopic: api.ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC,
     errors.StorageError: api.ErrorCode.KAFKA_STORAGE_ERROR,
+    errors.SaslAuthenticationFailed: api.ErrorCode.SASL_AUTHENTICATION_FAILED,
+    errors.UnsupportedSaslMechanism: api.ErrorCode.UNSUPPORTED_SASL_MECHANISM,
+    errors.IllegalSaslState: api.ErrorCode.ILLEGAL_SASL_STATE,
+    errors.TopicAuthorizationFailed: api.ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+    errors.GroupAuthorizationFailed: api.ErrorCode.GROUP_AUTHORIZATION_FAILED,
+    errors.ClusterAuthorizationFailed: api.ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+    errors.SecurityDisabled: api.ErrorCode.SECURITY_DISABLED,
+    errors.UnacceptableCredential: api.ErrorCode.UNACCEPTABLE_CREDENTIAL,
+    errors.ResourceNotFound: api.ErrorCode.RESOURCE_NOT_FOUND,
+    errors.DuplicateResource: api.ErrorCode.DUPLICATE_RESOURCE,
+    errors.ThrottlingQuotaExceeded: api.ErrorCode.THROTTLING_QUOTA_EXCEEDED,
 }
 
 

@@ -26,7 +26,7 @@ from logbus_broker import errors, logs
 from logbus_broker.api.produce_turn import ProduceTurn
 from logbus_broker.api.purgatory import Deadlines, Purgatory
 from logbus_broker.clock import Clock
-from logbus_broker.cluster import cluster_view, local_files
+from logbus_broker.cluster import cluster_view, local_files, security_store
 from logbus_broker.cluster.producer_ids import ProducerIds
 from logbus_broker.config.settings import BrokerConfig
 from logbus_broker.counters import Counters
@@ -70,6 +70,7 @@ class Context:
     checkpoints: local_files.GroupedWrites
     view: cluster_view.ClusterView
     metadata_cache: MetadataCache
+    security: security_store.SecurityStore
     # A standalone broker has none of these.
     cluster: ClusterMember | None = None
     leader: Leader | None = None  # the leader's side of replication

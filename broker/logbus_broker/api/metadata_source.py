@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from logbus_broker.api.handler import Context
-from logbus_broker.cluster import cluster_view, dynamic_config, topic_registry
+from logbus_broker.cluster import cluster_view, dynamic_config, security_store, topic_registry
 from logbus_broker.cluster.producer_ids import ProducerIds, local_producer_ids
 from logbus_broker.config.settings import BrokerConfig
 from logbus_broker.disk.filesystem import FileSystem
@@ -35,6 +35,9 @@ class MetadataSource(Protocol):
 
     @property
     def producer_ids(self) -> ProducerIds: ...
+
+    @property
+    def security(self) -> security_store.SecurityStore: ...
 
     @property
     def member(self) -> ClusterMember | None:
@@ -72,6 +75,7 @@ class LocalMetadata:
         self.topics = topic_registry.TopicRegistry(directory, new_id)
         self.overrides = dynamic_config.BrokerOverrides(directory)
         self.producer_ids = local_producer_ids(directory, thread_pool.store)
+        self.security = security_store.LocalSecurity(directory)
         self._config = config
         self._directory = directory
         self._filesystem = filesystem

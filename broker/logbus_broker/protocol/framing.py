@@ -11,6 +11,7 @@ from typing import NamedTuple
 from logbus_broker.errors import ProtocolError, UnsupportedVersion
 from logbus_broker.protocol.api import APIS, ApiKey
 from logbus_broker.protocol.primitives import skip_tags
+from logbus_broker.security.state import ANONYMOUS
 
 FRAME_LENGTH = Struct(">i")
 FRAME_HEAD = Struct(">iIi")  # length, api key and version as one number, correlation id
@@ -23,11 +24,12 @@ REQUEST_BYTES_MIN = 8  # api key, version, correlation id
 
 
 class Origin(NamedTuple):
-    """Where a connection's requests come from: the peer's address, and the listener that it connected to. One object per
-    connection, so that it adds no cost per request."""
+    """Where a connection's requests come from: the peer's address, the listener that it connected to, and who it is. One object
+    per connection, so that it adds no cost per request; another one once the peer has logged in."""
 
     host: str
     listener: str
+    principal: str = ANONYMOUS
 
 
 NOWHERE = Origin("", "")

@@ -1,0 +1,53 @@
+"""Where users' credentials, ACLs and quotas are kept: one interface, and the store of a standalone broker."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from typing import Any, Protocol
+
+from logbus_broker.cluster.local_files import Files, Job, reading
+from logbus_broker.errors import InvalidRequest
+from logbus_broker.security.state import SecurityState, decode_state, encode_state
+
+_FILE = "security.json"
+
+Edit = Callable[[SecurityState], SecurityState]
+
+
+class SecurityStore(Protocol):
+    """`state` is another object after each change, also after changes by other brokers of a cluster."""
+
+    @property
+    def state(self) -> SecurityState: ...
+
+    def change(self, edit: Edit) -> Generator[Any, Any, None]:
+        """Steps of a background task that store what `edit` makes of the state; after them it is in effect. `edit` may be called
+        again, with a newer state, if another broker was faster. Raises what `edit` raises, StorageError, RequestTimedOut."""
+
+
+class LocalSecurity:
+    """The one of a standalone broker: a file in its data directory. Changes are tasks of one queue, so none runs beside
+    another."""
+
+    def __init__(self, files: Files) -> None:
+        self._files = files
+        stored = files.read_json(_FILE)
+        with reading(_FILE):
+            self.state = SecurityState() if stored is None else decode_state(stored)
+
+    def change(self, edit: Edit) -> Generator[Job, Any, None]:
+        changed = edit(self.state)
+        if changed == self.state:
+            return
+        stored = encode_state(changed)
+        yield lambda: self._files.write_json_atomic(_FILE, stored)
+        self.state = changed
+
+
+class ClusterSecurity:
+    """The one of a cluster."""
+
+    state = SecurityState()
+
+    def change(self, edit: Edit) -> Generator[Job, Any, None]:
+        raise InvalidRequest("users, ACLs and quotas of a cluster are not stored yet")
