@@ -26,6 +26,7 @@ from logbus_broker.log.flusher import Flusher
 from logbus_broker.log.high_watermark import HighWatermark, ReplicatedHighWatermark, Watermarks
 from logbus_broker.log.partition import Partition
 from logbus_broker.log.thread_pool import ThreadPool
+from logbus_broker.security.quotas import ClientQuotas
 
 
 def build_context(
@@ -79,6 +80,7 @@ def build_context(
         view=view,
         metadata_cache=metadata_cache,
         security=metadata_source.security,
+        quotas=ClientQuotas(lambda: metadata_source.security.state, config.quota_windows, config.quota_window_seconds),
         cluster=metadata_source.member,
     )
     context.groups.on_unstored = functools.partial(groups.store_group, context=context)

@@ -30,6 +30,7 @@ from logbus_broker.network.http import HttpAnswer, HttpEndpoint, text
 from logbus_broker.network.poller import Poller, Wakeup
 from logbus_broker.network.prometheus import CONTENT_TYPE
 from logbus_broker.network.server import Server
+from logbus_broker.network.throttling import Throttle
 
 if TYPE_CHECKING:  # a standalone broker imports none of this
     from logbus_broker.cluster.store import Store
@@ -111,6 +112,7 @@ class LogBroker:
             on_closed=self._engine.disconnected,
             is_open=self._engine.is_ready,
             fast_path=self._engine.fast_path,
+            throttle=Throttle(self._engine.context.quotas, clock.monotonic),
         )
 
     def _cluster_environment(self, thread_pool: SystemThreadPool, poller: Poller[Any], clock: SystemClock) -> ClusterEnvironment:

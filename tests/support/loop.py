@@ -15,6 +15,7 @@ from logbus_broker.counters import NetworkCounters
 from logbus_broker.network.connection import Connection
 from logbus_broker.network.poller import READ, RESET, Poller
 from logbus_broker.network.server import Server
+from logbus_broker.network.throttling import Throttle
 from logbus_broker.protocol.framing import Request
 
 from tests.support.manual_clock import ManualClock
@@ -116,6 +117,7 @@ class Loop:
         fast_path: ProduceFastPath | None = None,
         clock: ManualClock | None = None,
         steps: Any = None,
+        throttle: Callable[[ManualClock], Throttle] | None = None,
         **settings: Any,
     ) -> None:
         self.clock = clock or ManualClock()
@@ -141,6 +143,7 @@ class Loop:
             defect=lambda what, error: self.defects.append(f"{what}: {error}"),
             poller=self.poller,
             fast_path=fast_path,
+            throttle=None if throttle is None else throttle(self.clock),
         )
 
     def _sweep(self) -> None:

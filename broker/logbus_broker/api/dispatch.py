@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from logbus_broker.api import (
+    client_quotas,
     configs,
     delete_records,
     elections,
@@ -51,6 +52,8 @@ HANDLERS: dict[int, handler.Handler] = {
     api.ApiKey.LIST_PARTITION_REASSIGNMENTS: reassignments.handle_list_partition_reassignments,
     api.ApiKey.DELETE_GROUPS: group_admin.handle_delete_groups,
     api.ApiKey.OFFSET_DELETE: group_admin.handle_offset_delete,
+    api.ApiKey.DESCRIBE_CLIENT_QUOTAS: client_quotas.handle_describe_client_quotas,
+    api.ApiKey.ALTER_CLIENT_QUOTAS: client_quotas.handle_alter_client_quotas,
     api.ApiKey.DESCRIBE_CLUSTER: metadata.handle_describe_cluster,
     api.ApiKey.LIST_CONFIG_RESOURCES: configs.handle_list_config_resources,
     api.ApiKey.DESCRIBE_TOPIC_PARTITIONS: topics.handle_describe_topic_partitions,

@@ -38,6 +38,7 @@ from logbus_broker.log.flusher import Flusher
 from logbus_broker.log.high_watermark import HighWatermark
 from logbus_broker.log.thread_pool import ThreadPool
 from logbus_broker.protocol import codec, framing
+from logbus_broker.security.quotas import ClientQuotas
 
 if TYPE_CHECKING:
     from logbus_broker.api.metadata import MetadataCache
@@ -71,6 +72,7 @@ class Context:
     view: cluster_view.ClusterView
     metadata_cache: MetadataCache
     security: security_store.SecurityStore
+    quotas: ClientQuotas
     # A standalone broker has none of these.
     cluster: ClusterMember | None = None
     leader: Leader | None = None  # the leader's side of replication

@@ -213,6 +213,8 @@ DOCUMENTATION = {
     "logbus.metrics.listener": "Where metrics and health are served, http://host:port; not at all if empty.",
     "logbus.log.format": "The format of the broker's own log: keyvalue or json.",
     "logbus.first.request.max.ms": "How long a new connection may take to send its first request.",
+    "quota.window.num": "The number of samples that the rate of a client quota is measured over.",
+    "quota.window.size.seconds": "The length of each of these samples.",
     "connections.max.idle.ms": "Idle connections are closed after this time.",
     "logbus.frame.read.max.ms": "How long a request may take to arrive once its first byte has.",
     "logbus.output.queue.max.bytes": "How many response bytes may wait for a slow client until nothing more is read from it.",

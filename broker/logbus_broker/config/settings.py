@@ -239,6 +239,9 @@ class BrokerConfig:
     connections_idle_ms_max: int = setting("connections.max.idle.ms", 600_000, between(1, INT64_MAX))
     # A frame must be completed within this time: slow senders hold memory.
     frame_read_ms_max: int = setting("logbus.frame.read.max.ms", 30_000, between(1, INT64_MAX))
+    # Kafka's: the rate that a client quota limits is that of the last ten seconds and the current one.
+    quota_windows: int = setting("quota.window.num", 11, between(1, INT32_MAX))
+    quota_window_seconds: int = setting("quota.window.size.seconds", 1, between(1, INT32_MAX))
     # Typical requests of producers and consumers are handled and answered by short pieces of code, with half the CPU time of the
     # ordinary path (docs/decisions/2026-11-23-produce-fast-path.md). Can be switched off, to rule it out as a problem's cause.
     fast_path: bool = setting("logbus.fast.path", True, boolean)

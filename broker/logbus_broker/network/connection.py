@@ -31,6 +31,7 @@ from logbus_broker.counters import NetworkCounters
 from logbus_broker.errors import ProtocolError
 from logbus_broker.logs import log_bug
 from logbus_broker.network.buffers import LargeFrame, Output
+from logbus_broker.network.throttling import Throttle, with_throttle_time
 from logbus_broker.protocol.api import ApiKey
 from logbus_broker.protocol.framing import Origin, Request, frame_length, read_request, response_head
 from logbus_broker.protocol.produce import check_counts
@@ -62,15 +63,20 @@ class Connection:
         "_monotonic",
         "_network",
         "_on_ready",
+        "_on_throttled",
         "_settle",
         "_slots",
         "_start",
+        "_throttle",
+        "_throttled_seconds",
         "_view",
         "closing",
         "frame_since",
         "has_asked",
         "host",
         "interest",
+        "is_muted",
+        "muted_until",
         "opened_at",
         "origin",
         "output",
@@ -95,10 +101,13 @@ class Connection:
         monotonic: Callable[[], float] = lambda: -math.inf,
         listener: str = "",
         fast_path: ConnectionFastPath | None = None,
+        throttle: Throttle | None = None,
+        on_throttled: Callable[[Connection, float], None] = lambda connection, seconds: None,
     ) -> None:
         """`settle` writes and answers what this turn has staged. `monotonic` decides when a slice of work is over; with the
         default it never is. `listener` is the name of the listener that the peer connected to. `fast_path` is the shortcut for
-        typical Produce requests; without it all take the ordinary path."""
+        typical Produce requests; without it all take the ordinary path. `throttle` holds up clients over their quotas:
+        `on_throttled` is called with for how many seconds, and `unmute` is to be called after them."""
         self.sock = sock
         self.peer = peer
         self.host = peer.rpartition(":")[0]
@@ -112,6 +121,11 @@ class Connection:
         self.taken_at = now  # when the peer last took any output
         self.frame_since: float | None = None  # when the incomplete frame began to arrive
         self.interest = 0
+        self.is_muted = False  # over a quota: nothing is read, and no request is handled
+        self.muted_until = -math.inf
+        self._throttled_seconds = 0.0  # for which the client is held up from the next answer on
+        self._throttle = throttle
+        self._on_throttled = on_throttled
         self._dispatch = dispatch
         self._config = config
         self._on_ready = on_ready
@@ -135,14 +149,16 @@ class Connection:
 
     @property
     def wants_to_read(self) -> bool:
-        """False after a parked request, with a full pipeline, or with output that the peer does not read."""
+        """False after a parked request, with a full pipeline, over a quota, or with output that the peer does not read."""
+        if self.is_muted:
+            return False
         if self._slots and (self._slots[-1][1].stops_reading or len(self._slots) >= self._config.pipelined_requests_max):
             return False
         return self.output.bytes_queued < self._config.output_bytes_max
 
     def receive(self, now: float) -> None:
         """Take what the socket has and hand every whole request to the dispatcher. Raises OSError, ProtocolError."""
-        if self._slots and not self.wants_to_read:
+        if (self._slots or self.is_muted) and not self.wants_to_read:
             self._on_ready(self)  # the server then updates which events it watches for
             return
         if self._start == self._end:
@@ -167,6 +183,7 @@ class Connection:
         fast_path = self._fast_path
         if (
             fast_path is None
+            or (self._throttle is not None and self._throttle.is_active)
             or self._slots
             or self.output
             or not (self._take_produces(fast_path, now) or self._take_fetch(fast_path.fetches, now))
@@ -341,7 +358,12 @@ class Connection:
             self._fast_path.pass_by()
         if self._slots and request.api_key != _PRODUCE:
             self._settle()
-        answer = self._dispatch(request)
+        if self._throttle is not None and self._throttle.is_active:
+            began = self._throttle.monotonic()
+            answer = self._dispatch(request)
+            self._throttled_seconds = max(self._throttled_seconds, self._throttle.asked(request, began))
+        else:
+            answer = self._dispatch(request)
         if isinstance(answer, Pending):
             if answer.silent and answer.done:
                 self._note_silent(answer)
@@ -374,8 +396,28 @@ class Connection:
     def _note_silent(self, pending: Pending) -> None:
         if pending.closes:
             self.closing = pending.closes
+        elif self._throttled_seconds:
+            self._mute()  # a Produce with acks=0
+
+    def _mute(self) -> None:
+        self.is_muted = True
+        self._on_throttled(self, self._throttled_seconds)
+        self._throttled_seconds = 0.0
+
+    def unmute(self, now: float) -> None:
+        """The time is over. A frame that has begun to arrive has as much time as a new one."""
+        self.is_muted = False
+        if self.frame_since is not None:
+            self.frame_since = now
+        self._on_ready(self)
 
     def _queue(self, request: Request, parts: Parts) -> None:
+        if self._throttle is not None and self._throttle.is_active:
+            parts, seconds = self._throttle.answered(request, parts)
+            self._throttled_seconds = max(self._throttled_seconds, seconds)
+            if self._throttled_seconds:
+                parts = with_throttle_time(request, parts, self._throttled_seconds)
+                self._mute()
         if len(parts) == 1 and isinstance(parts[0], bytes):  # the usual case: one buffer for all
             self.output.append(response_head(request, len(parts[0])) + parts[0])
             return

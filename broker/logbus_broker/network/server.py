@@ -14,6 +14,7 @@ Hot path: epoll is used directly, without the selectors module, which costs 2 us
 
 from __future__ import annotations
 
+import heapq
 import logging
 import math
 import socket
@@ -33,6 +34,7 @@ from logbus_broker.network.buffers import ShortFile
 from logbus_broker.network.connection import Connection, Dispatch
 from logbus_broker.network.http import HttpEndpoint
 from logbus_broker.network.poller import PEER_END, READ, RESET, WRITE, Poller, Wakeup
+from logbus_broker.network.throttling import Throttle
 from logbus_broker.protocol.framing import Origin
 
 logger = logging.getLogger("broker.network")
@@ -82,9 +84,12 @@ class Server:
         on_closed: Callable[[Origin], None] = lambda origin: None,
         is_open: bool = True,
         fast_path: ProduceFastPath | None = None,
+        throttle: Throttle | None = None,
     ) -> None:
         self._dispatch = dispatch
         self._fast_path = fast_path
+        self._throttle = throttle
+        self._muted: list[tuple[float, int, Connection]] = []  # a heap, by when they may be read from again
         self._turn = turn
         self._config = config
         self._clock = clock
@@ -214,6 +219,8 @@ class Server:
             self._defect("finding the next deadline", error)
             deadline = now
         self._deadline = min(deadline, self._next_sweep)
+        if self._muted:
+            self._deadline = min(self._deadline, self._muted[0][0])
         return max(self._deadline - now, 0.0)
 
     def _drain(self) -> None:
@@ -249,16 +256,36 @@ class Server:
                 monotonic=self._clock.monotonic,
                 listener=acceptor.listener,
                 fast_path=None if self._fast_path is None else self._fast_path.connect(),
+                throttle=self._throttle,
+                on_throttled=self._mute,
             )
             self._network.accepted += 1
             try:
                 self._connection_table.add(connection)
                 self._poller.register(sock.fileno(), READ, connection)
                 connection.interest = READ
+                if self._throttle is not None and self._throttle.is_active:
+                    self._throttle_newcomer(self._throttle, connection)
             except Exception as error:
                 self._fail(connection, error)
                 connection.close()  # even if the table does not have it yet
         self._next_sweep = min(self._next_sweep, acceptor.again_at)
+
+    def _throttle_newcomer(self, throttle: Throttle, connection: Connection) -> None:
+        if seconds := throttle.quotas.connected(connection.host, self._now):
+            connection.is_muted = True
+            self._mute(connection, seconds)
+            self._watch(connection, 0)
+
+    def _mute(self, connection: Connection, seconds: float) -> None:
+        connection.muted_until = max(connection.muted_until, self._now + seconds)
+        heapq.heappush(self._muted, (connection.muted_until, id(connection), connection))
+
+    def _unmute(self) -> None:
+        while self._muted and self._muted[0][0] <= self._now:
+            _, _, connection = heapq.heappop(self._muted)
+            if connection in self._connections and connection.muted_until <= self._now:
+                connection.unmute(self._now)
 
     def _make_room(self, host: str) -> bool:
         connection = self._connection_table.gives_way(host, self._now)
@@ -326,6 +353,8 @@ class Server:
     def _end_turn(self) -> None:
         self._step("the outcome of a background job", self._turn.drain_thread_pool)
         self._step("the end of a turn", self._turn.end_turn)
+        if self._muted:
+            self._unmute()
         for _ in range(_ROUNDS_PER_TURN_MAX):  # an answer may unblock requests in a buffer; no socket is read here
             if not self._ready:
                 break
@@ -414,10 +443,17 @@ class Server:
         config = self._config
         for connection in self._connection_table.silent_since(now - config.first_request_ms_max / 1000):
             self._close(connection, "silent")
+        if self._throttle is not None:
+            self._throttle.refresh()
+        if self._muted:
+            self._muted = [row for row in self._muted if row[2] in self._connections]
+            heapq.heapify(self._muted)
         idle_before = now - config.connections_idle_ms_max / 1000
         slow_before = now - config.frame_read_ms_max / 1000
         for connection in list(self._connections):
             try:
+                if connection.is_muted:
+                    continue
                 if connection.frame_since is not None and connection.frame_since < slow_before:
                     self._complain(connection, "slow_frame", "closing: a frame took longer than %d ms", config.frame_read_ms_max)
                 elif connection.last_active < idle_before and not connection.waits_for_us:
