@@ -261,7 +261,13 @@ class AuthenticationError(RequestError):
 
 
 class SaslAuthenticationFailed(AuthenticationError):
-    """Wrong user, password or token."""
+    """Wrong user, password or token. `reason` is one word for the log and the metrics, where a user that does not exist may be
+    told from a wrong password; `user` is who was claimed to log in, as far as it is known."""
+
+    def __init__(self, text: str, *, reason: str, user: str = "") -> None:
+        super().__init__(text)
+        self.reason = reason
+        self.user = user
 
 
 class UnsupportedSaslMechanism(AuthenticationError):

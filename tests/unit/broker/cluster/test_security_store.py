@@ -55,6 +55,7 @@ STATE = SecurityState(
         }
     ),
     quotas={frozenset({("user", "ann"), ("client-id", None)}): {"producer_byte_rate": 1024.0}},
+    nobody_key=b"\x00key",
 )
 
 
