@@ -38,15 +38,15 @@ _BASE64 = r"(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?"
 _CLIENT_FIRST = re.compile(
     f"(?P<gs2>n,(?:a=(?P<authorization>{_NAME}))?,)(?P<bare>n=(?P<user>{_NAME}),r=(?P<nonce>{_NONCE}){_EXTENSIONS})"
 )
-_CLIENT_FINAL = re.compile(f"(?P<unproven>c=(?P<binding>{_BASE64}),r=(?P<nonce>{_NONCE}){_EXTENSIONS}),p=(?P<proof>{_BASE64})")
+_CLIENT_FINAL = re.compile(f"(?P<signed>c=(?P<binding>{_BASE64}),r=(?P<nonce>{_NONCE}){_EXTENSIONS}),p=(?P<proof>{_BASE64})")
 
 
 # -- what is kept of a password ------------------------------------------------------------------------------------------------
 
 
 def salted_password(mechanism: ScramMechanism, password: str, salt: bytes, iterations: int) -> bytes:
-    """RFC 5802's SaltedPassword. A millisecond or more, without the interpreter lock. As in Kafka and its clients, the password is
-    its UTF-8 bytes, not normalised."""
+    """RFC 5802's SaltedPassword. A millisecond or more, without the interpreter lock. As in Kafka and its clients, the password
+    is its UTF-8 bytes, not normalised."""
     return hashlib.pbkdf2_hmac(_HASHES[mechanism], password.encode(), salt, iterations)
 
 
@@ -70,8 +70,8 @@ def credential_of_password(mechanism: ScramMechanism, password: str, salt: bytes
 def is_password(credential: ScramCredential, mechanism: ScramMechanism, password: str) -> bool:
     """Whether the credential was made of this password. Takes as long as `salted_password`."""
     salted = salted_password(mechanism, password, credential.salt, credential.iterations)
-    made = credential_of(mechanism, salted, credential.salt, credential.iterations)
-    return hmac.compare_digest(made.stored_key, credential.stored_key)
+    theirs = credential_of(mechanism, salted, credential.salt, credential.iterations)
+    return hmac.compare_digest(theirs.stored_key, credential.stored_key)
 
 
 class Users:
@@ -111,7 +111,7 @@ class Users:
 # -- a login -------------------------------------------------------------------------------------------------------------------
 
 
-class Identity(NamedTuple):
+class Login(NamedTuple):
     """Who has logged in. `last` is what the server still sends with it; `until_ms`, since the epoch, is when a token expires."""
 
     user: str
@@ -121,7 +121,7 @@ class Identity(NamedTuple):
 
 def exchange(
     mechanism: ScramMechanism, users: Users, new_nonce: Callable[[], str], first: bytes
-) -> Generator[bytes, bytes, Identity]:
+) -> Generator[bytes, bytes, Login]:
     """A login, begun with the client's first message: yields the server's, and resumes with the client's last. Raises
     SaslAuthenticationFailed."""
     begun = _parsed(_CLIENT_FIRST, first, mechanism)
@@ -133,14 +133,14 @@ def exchange(
     salt = base64.b64encode(credential.salt).decode()
     server_first = f"r={nonce},s={salt},i={credential.iterations}"
     ended = _parsed(_CLIENT_FINAL, (yield server_first.encode()), mechanism, user)
-    authenticated = f"{begun['bare']},{server_first},{ended['unproven']}".encode()
+    authenticated = f"{begun['bare']},{server_first},{ended['signed']}".encode()
     is_proven = _is_proof(mechanism, credential, authenticated, base64.b64decode(ended["proof"]))
     # All three are looked at before any of them refuses: how long it takes does not tell which it was.
     is_bound = base64.b64decode(ended["binding"]) == begun["gs2"].encode()
     if not (ended["nonce"] in (nonce, begun["nonce"] + nonce) and is_bound and is_proven):
         raise _refused(mechanism, "credentials" if is_known else "unknown_user", user)
     signature = hmac.digest(credential.server_key, authenticated, _HASHES[mechanism])
-    return Identity(user, b"v=" + base64.b64encode(signature))
+    return Login(user, b"v=" + base64.b64encode(signature))
 
 
 def _is_proof(mechanism: ScramMechanism, credential: ScramCredential, authenticated: bytes, proof: bytes) -> bool:

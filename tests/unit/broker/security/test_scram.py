@@ -38,7 +38,7 @@ class Client:
         self.server_first = next(self.exchange).decode()
         return self.server_first
 
-    def end(self, nonce: str, binding: str = "biws", extensions: str = "", password: str = PASSWORD) -> scram.Identity:
+    def end(self, nonce: str, binding: str = "biws", extensions: str = "", password: str = PASSWORD) -> scram.Login:
         fields = dict(part.split("=", 1) for part in self.server_first.split(","))
         salted = scram.salted_password(self.mechanism, password, base64.b64decode(fields["s"]), int(fields["i"]))
         hash_name = {SHA_256: "sha256", SHA_512: "sha512"}[self.mechanism]
@@ -61,7 +61,7 @@ def test_the_example_of_the_standard() -> None:
     final = b"c=biws,r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,p=dHzbZapWIk4jUhN+Ute9ytag9zjfMHgsqmmiz7AndVQ="
     with pytest.raises(StopIteration) as ended:
         exchange.send(final)
-    assert ended.value.value == scram.Identity("user", b"v=6rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G4=")
+    assert ended.value.value == scram.Login("user", b"v=6rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G4=")
 
 
 @pytest.mark.parametrize(
