@@ -86,6 +86,7 @@ security_states = st.builds(
     ),
     acls=st.frozensets(acls, max_size=4),
     quotas=st.dictionaries(quota_entities, quota_values, max_size=3),
+    nobody_key=keys,
 )
 logged_change: st.SearchStrategy[metadata_image.LoggedChange] = st.one_of(
     st.builds(metadata_image.TopicChange, topic=topic_nodes),

@@ -127,10 +127,12 @@ class Security:
         """With other contents of some nodes; empty: the node is gone."""
         kept, acls = dict(self.nodes), set(self.state.acls)
         credentials, quotas = dict(self.state.credentials), dict(self.state.quotas)
+        nobody_key = self.state.nobody_key
         for path, content in nodes.items():
             previous = kept.pop(path, None)
             if previous is not None:
                 acls -= previous.acls
+                nobody_key = b"" if previous.nobody_key else nobody_key
                 for user in previous.credentials:
                     del credentials[user]
                 for entity in previous.quotas:
@@ -140,7 +142,8 @@ class Security:
                 acls |= content.acls
                 credentials.update(content.credentials)
                 quotas.update(content.quotas)
-        state = SecurityState(credentials=credentials, acls=frozenset(acls), quotas=quotas)
+                nobody_key = content.nobody_key or nobody_key
+        state = SecurityState(credentials=credentials, acls=frozenset(acls), quotas=quotas, nobody_key=nobody_key)
         return Security(version=version, nodes=kept, state=state)
 
 

@@ -306,9 +306,9 @@ def _read_broker_settings() -> Script[dict[str, metadata_image.Settings]]:
 
 def _read_security() -> Script[metadata_image.Security]:
     """As with the settings of brokers: without one unreadable rule, others might allow what it denies."""
-    counter = yield from read(znodes.SECURITY)
+    counter = yield from read(security_znodes.COUNTER)
     if isinstance(counter, NoNode):
-        raise AnswerLost(f"{znodes.SECURITY} does not exist yet")
+        raise AnswerLost(f"{security_znodes.COUNTER} does not exist yet")
     nodes: dict[str, SecurityState] = {}
     for parent in security_znodes.PARENTS:
         paths = [f"{parent}/{name}" for name in (yield from children(parent))]

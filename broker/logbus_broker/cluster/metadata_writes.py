@@ -211,10 +211,10 @@ def change_security(before: metadata_image.Security, target: SecurityState) -> S
         version += 1
         writes = yield from _security_writes(nodes)
         entry = metadata_log.log_entry([metadata_image.SecurityChange(version=version, nodes=nodes)])
-        outcome = yield from commit([Set(path=znodes.SECURITY, data=b"", version=version - 1), *writes, entry])
+        outcome = yield from commit([Set(path=security_znodes.COUNTER, data=b"", version=version - 1), *writes, entry])
         if isinstance(outcome, Committed):
             continue
-        counter = yield from read_twice(znodes.SECURITY)
+        counter = yield from read_twice(security_znodes.COUNTER)
         stored = counter.version if isinstance(counter, Node) else -1
         if stored != version or (yield from _security_writes(nodes)):
             return stored, False

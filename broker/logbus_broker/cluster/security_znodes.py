@@ -4,6 +4,7 @@
     /config/clients/C, /config/ips/I            quotas of a client id or an address, likewise
     /kafka-acl/TYPE/R                           ACLs of the resource R
     /kafka-acl-extended/prefixed/TYPE/R         ACLs of all whose names begin with R
+    /logbus/security/nobody_key                 see SecurityState
 
 So one node holds what a few administrators write about one thing, and stays far below ZooKeeper's limit. Kafka keeps the quotas
 of a user's clients in nodes below the user's; here they are in the user's own, under a key that Kafka ignores. Pure.
@@ -33,9 +34,12 @@ _OPERATIONS: _CamelCase = {operation: operation.name.title().replace("_", "") fo
 _PERMISSIONS: _CamelCase = {permission: permission.name.title() for permission in security_state.AclPermission}
 _MECHANISMS: _CamelCase = {mechanism: mechanism.name.replace("_", "-") for mechanism in security_state.ScramMechanism}
 
+COUNTER = "/logbus/security"  # its version counts the changes of all these nodes
+_NOBODY_KEY = f"{COUNTER}/nobody_key"
+_RESOURCE_PARENTS = [f"{root}/{resource}" for root in _PATTERNS.values() for resource in _RESOURCES.values()]
+BASE_PATHS = (COUNTER, *_ENTITIES.values(), "/kafka-acl-extended", *_PATTERNS.values(), *_RESOURCE_PARENTS)
 # Each node with content is below one of these.
-PARENTS = (*_ENTITIES.values(), *(f"{root}/{resource}" for root in _PATTERNS.values() for resource in _RESOURCES.values()))
-BASE_PATHS = (*_ENTITIES.values(), "/kafka-acl-extended", *_PATTERNS.values(), *PARENTS[len(_ENTITIES) :])
+PARENTS = (COUNTER, *_ENTITIES.values(), *_RESOURCE_PARENTS)
 
 _DEFAULT = "<default>"
 
@@ -53,16 +57,21 @@ def divide(state: security_state.SecurityState) -> dict[str, security_state.Secu
     for entity, values in state.quotas.items():
         kind, name = max(entity, key=lambda part: part[0])  # "user" of a user's client id
         quotas.setdefault(f"{_ENTITIES[kind]}/{_escaped(name)}", {})[entity] = values
-    return {
+    nodes = {
         path: security_state.SecurityState(
             credentials=credentials.get(path, {}), acls=frozenset(acls.get(path, ())), quotas=quotas.get(path, {})
         )
         for path in dict.fromkeys((*credentials, *acls, *quotas))
     }
+    if state.nobody_key:
+        nodes[_NOBODY_KEY] = security_state.SecurityState(nobody_key=state.nobody_key)
+    return nodes
 
 
 def to_row(path: str, content: security_state.SecurityState) -> dict[str, Any]:
     """A node's content as a JSON object."""
+    if path == _NOBODY_KEY:
+        return {"version": 1, "key": base64.b64encode(content.nobody_key).decode()}
     if path.startswith(tuple(_PATTERNS.values())):
         return {"version": 1, "acls": [_acl_row(acl) for acl in sorted(content.acls)]}
     config: dict[str, str] = {}
@@ -78,6 +87,8 @@ def to_row(path: str, content: security_state.SecurityState) -> dict[str, Any]:
 
 def from_row(path: str, row: Mapping[str, Any]) -> security_state.SecurityState:
     """The reverse; AttributeError, KeyError, TypeError or ValueError if the row is neither ours nor Kafka's."""
+    if path == _NOBODY_KEY:
+        return security_state.SecurityState(nobody_key=base64.b64decode(row["key"]))
     parent, _, escaped = path.rpartition("/")
     name = None if escaped == _DEFAULT else unquote(escaped)
     if parent not in _ENTITIES.values():

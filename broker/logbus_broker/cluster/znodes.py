@@ -5,8 +5,7 @@ which Kafka's readers ignore, as we ignore keys that we do not know:
 
     /brokers/ids/B                          + incarnation, directory_id
     /brokers/topics/T/partitions/P/state    + elr (eligible leaders), handover_to, is_lost, if set
-    /config/users/U                         + clients: the quotas of this user's clients, each as Kafka has them in a node below
-    /logbus/security                        empty; its version counts the changes of credentials, ACLs and quotas
+    /config/users, /kafka-acl ..            users, ACLs and quotas (security_znodes.py)
     /logbus/incarnations/B                  empty; its version counts the processes that had the id B
     /logbus/members/B                       the directory_id with which B was last registered: it belongs to this cluster
     /logbus/leaving/B                       ephemeral: B is being stopped
@@ -48,7 +47,6 @@ LEAVING = "/logbus/leaving"
 TOPIC_IDS = "/logbus/topic_ids"
 _TOPIC_NAMES = "/logbus/topic_names"
 CHANGES = "/logbus/changes"
-SECURITY = "/logbus/security"
 
 
 # Created before anything else, in this order. Kafka's own tools expect some of these parents to exist.
@@ -73,7 +71,6 @@ BASE_PATHS: Mapping[str, bytes] = {
     TOPIC_IDS: b"",
     _TOPIC_NAMES: b"",
     CHANGES: b"",
-    SECURITY: b"",
     **dict.fromkeys(security_znodes.BASE_PATHS, b""),
 }
 
