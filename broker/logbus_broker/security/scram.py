@@ -1,4 +1,4 @@
-"""SCRAM-SHA-256 and SCRAM-SHA-512 (RFC 5802, RFC 7677): what is kept of a password, and the server's side of a login.
+"""SCRAM-SHA-256 and SCRAM-SHA-512 (RFC 5802, RFC 7677): what is kept of a password, and both sides of a login.
 
 A login costs the broker some HMACs and no PBKDF2: the client derives the keys. Nothing of what is kept, and nothing that is sent,
 lets anybody else log in.
@@ -38,6 +38,7 @@ _BASE64 = r"(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?"
 _CLIENT_FIRST = re.compile(
     f"(?P<gs2>n,(?:a=(?P<authorization>{_NAME}))?,)(?P<bare>n=(?P<user>{_NAME}),r=(?P<nonce>{_NONCE}){_EXTENSIONS})"
 )
+_SERVER_FIRST = re.compile(f"r=(?P<nonce>{_NONCE}),s=(?P<salt>{_BASE64}),i=(?P<iterations>[0-9]{{1,9}}){_EXTENSIONS}")
 _CLIENT_FINAL = re.compile(f"(?P<signed>c=(?P<binding>{_BASE64}),r=(?P<nonce>{_NONCE}){_EXTENSIONS}),p=(?P<proof>{_BASE64})")
 
 
@@ -141,6 +142,27 @@ def exchange(
         raise _refused(mechanism, "credentials" if is_known else "unknown_user", user)
     signature = hmac.digest(credential.server_key, authenticated, _HASHES[mechanism])
     return Login(user, b"v=" + base64.b64encode(signature))
+
+
+def log_in(mechanism: ScramMechanism, user: str, password: str, nonce: str) -> Generator[bytes, bytes, None]:
+    """The client's side, of a broker that connects to another: yields its messages, and resumes with the server's. Raises
+    SaslAuthenticationFailed also if the server does not show that it knows the user."""
+    bare = f"n={user.replace('=', '=3D').replace(',', '=2C')},r={nonce}"
+    answer = _parsed(_SERVER_FIRST, (yield f"n,,{bare}".encode()), mechanism, user)
+    iterations = int(answer["iterations"])
+    if not answer["nonce"].startswith(nonce) or not ITERATIONS_MIN <= iterations <= ITERATIONS_MAX:
+        raise _refused(mechanism, "server", user)
+    name = _HASHES[mechanism]
+    salted = salted_password(mechanism, password, base64.b64decode(answer["salt"]), iterations)
+    client_key = hmac.digest(salted, b"Client Key", name)
+    signed = f"c=biws,r={answer['nonce']}"
+    authenticated = f"{bare},{answer[0]},{signed}".encode()
+    signature = hmac.digest(hashlib.new(name, client_key).digest(), authenticated, name)
+    proof = base64.b64encode(bytes(map(int.__xor__, client_key, signature))).decode()
+    last = yield f"{signed},p={proof}".encode()
+    shown = hmac.digest(hmac.digest(salted, b"Server Key", name), authenticated, name)
+    if not hmac.compare_digest(last, b"v=" + base64.b64encode(shown)):
+        raise _refused(mechanism, "server", user)
 
 
 def _is_proof(mechanism: ScramMechanism, credential: ScramCredential, authenticated: bytes, proof: bytes) -> bool:

@@ -128,6 +128,45 @@ def test_a_user_that_does_not_exist_is_answered_like_one_that_does() -> None:
     assert len({text for text, _ in texts}) == 1
 
 
+@pytest.mark.parametrize(
+    ("change", "is_refused"),
+    [
+        ({}, False),
+        ({"first": ("r=rOpr", "r=xOpr")}, True),  # not the nonce that was sent
+        ({"first": ("i=4096", "i=4095")}, True),  # fewer rounds than any broker keeps
+        ({"first": ("i=4096", "i=999999999")}, True),  # hours of work
+        ({"first": ("r=", "m=x,r=")}, True),
+        ({"last": ("v=6", "v=7")}, True),  # somebody who does not have the credential
+        ({"last": ("v=", "e=")}, True),
+    ],
+)
+def test_a_broker_logs_in_at_another_as_in_the_standard_and_only_at_one_that_knows_it(
+    change: dict[str, tuple[str, str]], is_refused: bool
+) -> None:
+    state = state_of("user")
+    client = scram.log_in(SHA_256, "user", PASSWORD, "rOprNGfwEbeRWgbNEkqO")
+    server = scram.exchange(SHA_256, scram.Users(lambda: state, b""), lambda: SERVER_NONCE, next(client))
+    first = next(server).decode().replace(*change.get("first", ("", "")))
+    try:
+        with pytest.raises(StopIteration) as ended:
+            server.send(client.send(first.encode()))
+        client.send(ended.value.value.last.decode().replace(*change.get("last", ("", ""))).encode())
+    except SaslAuthenticationFailed:
+        assert is_refused
+    except StopIteration:
+        assert not is_refused
+
+
+@pytest.mark.parametrize("mechanism", [SHA_256, SHA_512])
+def test_a_brokers_user_may_have_any_name(mechanism: ScramMechanism) -> None:
+    state = state_of("a,b=c\u00e5", mechanism=mechanism)
+    client = scram.log_in(mechanism, "a,b=c\u00e5", PASSWORD, "abc")
+    server = scram.exchange(mechanism, scram.Users(lambda: state, b""), lambda: SERVER_NONCE, next(client))
+    with pytest.raises(StopIteration) as ended:
+        server.send(client.send(next(server)))
+    assert ended.value.value.user == "a,b=c\u00e5"
+
+
 def test_nothing_is_kept_that_lets_somebody_log_in() -> None:
     stored = json.dumps(encode_state(state_of("ann"))).encode()
     salted = scram.salted_password(SHA_256, PASSWORD, SALT, scram.ITERATIONS_MIN)
