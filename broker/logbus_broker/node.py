@@ -14,7 +14,6 @@ import signal
 import sys
 import uuid
 from dataclasses import replace
-from ipaddress import ip_address
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +29,7 @@ from logbus_broker.network.http import HttpAnswer, HttpEndpoint, text
 from logbus_broker.network.poller import Poller, Wakeup
 from logbus_broker.network.prometheus import CONTENT_TYPE
 from logbus_broker.network.server import Server
+from logbus_broker.security.exposure import WORDS, reach_of, why_closed
 
 if TYPE_CHECKING:  # a standalone broker imports none of this
     from logbus_broker.cluster.store import Store
@@ -67,6 +67,9 @@ class LogBroker:
         self._bound = [(listener, self._listening[listener.name].getsockname()[0]) for listener in config.listeners]
         if metrics is not None and config.metrics_listener is not None:
             self._bound.append((config.metrics_listener, metrics.getsockname()[0]))
+        self._refuse_if_exposed()
+        if any(config.protocol_of(listener.name).has_tls for listener in config.listeners):
+            raise errors.StartupError("TLS is not offered")
         self._wakeup = Wakeup()
         kernel = KernelSync.open() if config.flush_in_kernel else None
         if config.flush_in_kernel and kernel is None:
@@ -223,11 +226,20 @@ class LogBroker:
         if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup: a closed terminal must not end it
             signal.signal(signal.SIGHUP, stop)
 
+    def _refuse_if_exposed(self) -> None:
+        for listener, address in self._bound:
+            reason = why_closed(listener, address, self._config)
+            if reason and not self._config.allow_unauthenticated:
+                raise errors.StartupError(reason)
+
     def _warn_if_exposed(self) -> None:
         for listener, address in self._bound:
-            if reach := reach_of(address):
+            if why_closed(listener, address, self._config):
                 logger.warning(
-                    "%s is %s, and there is no authentication: anyone who can connect has full access", listener, reach
+                    "%s is %s, and there is no authentication: anyone who can connect has full access (%s=true)",
+                    listener,
+                    reach_of(address),
+                    WORDS,
                 )
 
     def _check_open_files(self) -> None:
@@ -250,15 +262,6 @@ def _boot_id() -> str:
         return _BOOT_ID.read_text().strip()
     except OSError:
         return ""
-
-
-def reach_of(address: str) -> str:
-    """From where a listener that is bound to this address can be reached; empty if only from this machine."""
-    parsed = ip_address(address)
-    parsed = getattr(parsed, "ipv4_mapped", None) or parsed
-    if parsed.is_unspecified:
-        return "every interface"
-    return "" if parsed.is_loopback else "an address of the network"
 
 
 def raise_open_files_limit() -> int:

@@ -21,6 +21,7 @@ from logbus_broker.api import error_codes, handler
 from logbus_broker.cluster import dynamic_config, topic_registry
 from logbus_broker.config.catalog import (
     ConfigSource,
+    ConfigType,
     DescribedSetting,
     describe_broker,
     describe_layer,
@@ -177,6 +178,7 @@ def _row(setting: DescribedSetting, message: Any, version: int) -> Any:
         name=setting.name,
         value=setting.value,
         read_only=setting.read_only,
+        is_sensitive=setting.config_type is ConfigType.PASSWORD,
         config_source=setting.source,
         synonyms=[result.DescribeConfigsSynonym(name=s.name, value=s.value, source=s.source) for s in synonyms],
         config_type=setting.config_type,

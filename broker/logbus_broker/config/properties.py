@@ -12,7 +12,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from logbus_broker.config.parsers import OFFERED_PROTOCOL, mapped_names, nearest, whole_number
+from logbus_broker.config.parsers import SecurityProtocol, nearest, protocols_by_name, whole_number
 from logbus_broker.config.settings import BrokerConfig, LogConfig
 from logbus_broker.errors import ConfigError, InvalidConfig
 
@@ -44,19 +44,38 @@ def build_config(values: Mapping[str, str]) -> BrokerConfig:
     log_names = {item.name for item in fields(LogConfig)}
     own: dict[str, Any] = {}
     log: dict[str, Any] = {}
+    by_listener: dict[str, dict[str, Any]] = {}
     for name, text in values.items():
-        if name not in fields_by_name:
+        if name.startswith(_LISTENER_PREFIX):
+            listener, item = _of_listener(name)
+            into = by_listener.setdefault(listener, {})
+        elif name in fields_by_name:
+            item = fields_by_name[name]
+            into = log if item.name in log_names else own
+        else:
             hint = nearest(name, fields_by_name) or "; `python -m logbus_broker settings` lists them"
             raise ConfigError(f"unknown setting {name!r}{hint}")
-        item = fields_by_name[name]
         try:
-            value = item.metadata["parse"](text)
+            into[item.name] = item.metadata["parse"](text)
         except ValueError as error:
-            raise ConfigError(f"{name}={text}: {error}") from None
-        (log if item.name in log_names else own)[item.name] = value
-    config = BrokerConfig(**own, log=LogConfig(**log))
+            raise ConfigError(f"{name}{'' if item.metadata['is_secret'] else f'={text}'}: {error}") from None
+    config = BrokerConfig(**own, log=LogConfig(**log), listener_settings=by_listener)
     validate(config)
     return config
+
+
+_LISTENER_PREFIX = "listener.name."
+
+
+def _of_listener(name: str) -> tuple[str, Any]:
+    """`listener.name.internal.ssl.client.auth` is the setting ssl.client.auth of listener INTERNAL. The name of a listener may
+    have dots, so the longest setting that ends the text counts."""
+    per_listener = {item.metadata["name"]: item for item in fields(BrokerConfig) if item.metadata.get("per_listener")}
+    ending = [setting for setting in per_listener if name.endswith(f".{setting}")]
+    if not ending:
+        raise ConfigError(f"{name}: after listener.name.NAME. only these can be set: {', '.join(sorted(per_listener))}")
+    longest = max(ending, key=len)
+    return name[len(_LISTENER_PREFIX) : -len(longest) - 1].upper(), per_listener[longest]
 
 
 def _with_hours_and_minutes(values: Mapping[str, str]) -> dict[str, str]:
@@ -93,7 +112,6 @@ def load_config(file: str | None, overrides: Iterable[str]) -> BrokerConfig:
 
 
 _Rule = Callable[[BrokerConfig], str | None]
-_OTHER_PROTOCOLS = ("SSL", "SASL_PLAINTEXT", "SASL_SSL")
 
 
 def validate(config: BrokerConfig) -> None:
@@ -115,12 +133,39 @@ def check_new_topic(log: LogConfig, replication_factor: int) -> None:
 
 
 def _protocols(config: BrokerConfig) -> str | None:
-    mapped = mapped_names(config.listener_protocols)
+    protocols = protocols_by_name(config.listener_protocols)
     for listener in config.listeners:
-        if listener.name in _OTHER_PROTOCOLS and listener.name not in mapped:
-            return f"listeners={listener}: protocol {listener.name} is not offered, only {OFFERED_PROTOCOL}"
-        if listener.name not in mapped:
-            return f"listener {listener.name} has no protocol: add {listener.name}:PLAINTEXT to listener.security.protocol.map"
+        if listener.name not in protocols:
+            name = listener.name
+            return f"listener {name} has no protocol: add {name}:SSL or another to listener.security.protocol.map"
+        if protocols[listener.name].has_login:
+            return f"listeners={listener}: protocol {protocols[listener.name]} is not offered"
+    return None
+
+
+def _listener_settings(config: BrokerConfig) -> str | None:
+    names = [listener.name for listener in config.listeners]
+    unknown = next((name for name in config.listener_settings if name not in names), None)
+    if unknown is None:
+        return None
+    return f"listener.name.{unknown.lower()}.: {unknown} is not one of the listeners {', '.join(names)}"
+
+
+def _keystores(config: BrokerConfig) -> str | None:
+    for listener in config.listeners:
+        settings = config.at_listener(listener.name)
+        if not config.protocol_of(listener.name).has_tls:
+            continue
+        if not settings.ssl_keystore_location and not (settings.ssl_keystore_chain and settings.ssl_keystore_key):
+            return (
+                f"listeners={listener} needs a certificate: set ssl.keystore.location to a PEM file that holds the key and the "
+                "certificate with its chain, or ssl.keystore.key and ssl.keystore.certificate.chain to their texts"
+            )
+        if settings.ssl_client_auth != "none" and not (settings.ssl_truststore_location or settings.ssl_truststore_certificates):
+            return (
+                f"listeners={listener} has ssl.client.auth={settings.ssl_client_auth}: set ssl.truststore.location to a PEM file "
+                "with the certificates of the authorities that sign those of clients"
+            )
     return None
 
 
@@ -146,6 +191,11 @@ def _inter_broker(config: BrokerConfig) -> str | None:
         return f"inter.broker.listener.name={config.inter_broker_listener_name} is not one of the listeners {', '.join(names)}"
     if config.is_clustered and not config.inter_broker_listener_name and len(names) > 1 and "PLAINTEXT" not in names:
         return f"several listeners, none of them called PLAINTEXT: set inter.broker.listener.name to one of {', '.join(names)}"
+    if config.is_clustered and (protocol := config.protocol_of(config.inter_broker_listener)) != SecurityProtocol.PLAINTEXT:
+        return (
+            f"brokers connect to each other with PLAINTEXT, and listener {config.inter_broker_listener} has {protocol}: set "
+            "inter.broker.listener.name to one that has it"
+        )
     return None
 
 
@@ -175,6 +225,8 @@ def _min_insync_fits(config: BrokerConfig) -> str | None:
 
 _RULES: tuple[_Rule, ...] = (
     _protocols,
+    _listener_settings,
+    _keystores,
     _advertised,
     _inter_broker,
     _one_broker_keeps_one,
