@@ -71,12 +71,14 @@ class ClusterSecurity:
     def __init__(self, member: membership.ClusterMember) -> None:
         self._member = member
         self.state = SecurityState()
+        self.on_change: Callable[[], None] = lambda: None
         member.watcher.listen(self._image_changed)
 
     def _image_changed(self, image: metadata_image.MetadataImage, _: metadata_image.MetadataDelta) -> None:
         # An image that has been read anew holds equal values in other objects.
         if image.security.state is not self.state and image.security.state != self.state:
             self.state = image.security.state
+            self.on_change()
 
     def change(self, edit: security_store.Edit) -> background_tasks.Steps:
         member = self._member

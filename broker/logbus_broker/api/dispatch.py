@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from logbus_broker.api import (
+    acls,
     configs,
     delete_records,
     elections,
@@ -41,6 +42,9 @@ HANDLERS: dict[int, handler.Handler] = {
     api.ApiKey.DELETE_RECORDS: delete_records.handle_delete_records,
     api.ApiKey.INIT_PRODUCER_ID: produce.handle_init_producer_id,
     api.ApiKey.OFFSET_FOR_LEADER_EPOCH: list_offsets.handle_offset_for_leader_epoch,
+    api.ApiKey.DESCRIBE_ACLS: acls.handle_describe_acls,
+    api.ApiKey.CREATE_ACLS: acls.handle_create_acls,
+    api.ApiKey.DELETE_ACLS: acls.handle_delete_acls,
     api.ApiKey.DESCRIBE_CONFIGS: configs.handle_describe_configs,
     api.ApiKey.ALTER_CONFIGS: configs.handle_alter_configs,
     api.ApiKey.DESCRIBE_LOG_DIRS: metadata.handle_describe_log_dirs,

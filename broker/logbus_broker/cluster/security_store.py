@@ -15,7 +15,9 @@ Edit = Callable[[SecurityState], SecurityState]
 
 
 class SecurityStore(Protocol):
-    """`state` is another object after each change, also after changes by other brokers of a cluster."""
+    """`state` is another object after each change, also by another broker of the cluster; then `on_change` is called."""
+
+    on_change: Callable[[], None]
 
     @property
     def state(self) -> SecurityState: ...
@@ -31,6 +33,7 @@ class LocalSecurity:
 
     def __init__(self, files: Files) -> None:
         self._files = files
+        self.on_change: Callable[[], None] = lambda: None
         stored = files.read_json(_FILE)
         with reading(_FILE):
             self.state = SecurityState() if stored is None else decode_state(stored)
@@ -42,3 +45,4 @@ class LocalSecurity:
         stored = encode_state(changed)
         yield lambda: self._files.write_json_atomic(_FILE, stored)
         self.state = changed
+        self.on_change()

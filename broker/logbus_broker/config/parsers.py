@@ -27,6 +27,7 @@ _DECIMAL = re.compile(r"-?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?")
 _PORT = re.compile(r"[0-9]{1,5}")  # `isdigit` also takes digits of other scripts
 _LISTENER_NAME = re.compile(r"[A-Z0-9_.-]+")
 _LISTENER_EXAMPLE = "PLAINTEXT://127.0.0.1:9092"
+AUTHORIZERS = ("org.apache.kafka.metadata.authorizer.StandardAuthorizer", "kafka.security.authorizer.AclAuthorizer")
 
 
 def setting(
@@ -199,6 +200,21 @@ def parse_advertised(text: str) -> tuple[Listener, ...] | None:
     if len({listener.name for listener in listeners}) < len(listeners):
         raise ValueError("gives one listener two addresses")
     return listeners
+
+
+def parse_authorizer(text: str) -> str:
+    """One of the names by which Kafka's configurations turn ACLs on."""
+    if text.strip() not in ("", *AUTHORIZERS):
+        raise ValueError(f"must be {AUTHORIZERS[0]}, or empty for no ACLs")
+    return text.strip()
+
+
+def parse_principals(text: str) -> str:
+    """`User:ann;User:bob`; semicolons, since the name of a certificate has commas."""
+    principals = [part.strip() for part in text.split(";") if part.strip()]
+    if not all(re.fullmatch(r"[^:]+:.+", principal) for principal in principals):
+        raise ValueError("must look like User:ann;User:bob")
+    return ";".join(principals)
 
 
 def parse_metrics_listener(text: str) -> Listener | None:

@@ -223,6 +223,12 @@ def _min_insync_fits(config: BrokerConfig) -> str | None:
     return None
 
 
+def _audit(config: BrokerConfig) -> str | None:
+    if config.audit_log and not config.authorizer_class_name:
+        return "logbus.audit.log says who was allowed what: set authorizer.class.name too, or leave it out"
+    return None
+
+
 _RULES: tuple[_Rule, ...] = (
     _protocols,
     _listener_settings,
@@ -231,4 +237,5 @@ _RULES: tuple[_Rule, ...] = (
     _inter_broker,
     _one_broker_keeps_one,
     _min_insync_fits,
+    _audit,
 )

@@ -26,8 +26,10 @@ from logbus_broker.config.parsers import (
     one_of,
     only,
     parse_advertised,
+    parse_authorizer,
     parse_listeners,
     parse_metrics_listener,
+    parse_principals,
     parse_protocol_map,
     policies_of_cleanup,
     protocols_by_name,
@@ -237,6 +239,11 @@ class BrokerConfig:
     ssl_principal_mapping_rules: str = setting("ssl.principal.mapping.rules", "DEFAULT", str, per_listener=True)
     # Off by default: two brokers on one machine would want the same port. It has no authentication.
     metrics_listener: Listener | None = setting("logbus.metrics.listener", None, parse_metrics_listener)
+    # Empty: no ACLs, everybody may do everything. The names are those of Kafka's two authorizers; ours does what they do.
+    authorizer_class_name: str = setting("authorizer.class.name", "", parse_authorizer)
+    super_users: str = setting("super.users", "", parse_principals)
+    allow_everyone_if_no_acl_found: bool = setting("allow.everyone.if.no.acl.found", False, boolean)
+    audit_log: str = setting("logbus.audit.log", "", str)
     log_dirs: Path = setting("log.dirs", Path("logbus-data"), directory)
     num_partitions: int = setting("num.partitions", 1, between(1, 10_000))
     default_replication_factor: int = setting("default.replication.factor", 1, between(1, 32_767))

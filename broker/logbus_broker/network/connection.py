@@ -177,7 +177,8 @@ class Connection:
         """Pass the typical requests at the front of the buffer to the fast path, with nothing pending before them; False if there
         are none. The requests after them are handled before their answers are sent: if one of those ends the connection, the
         answers are dropped, as on the ordinary path. Raises OSError, ProtocolError."""
-        start = fast_path.take(self._buffer, self._view, self._start, self._end, self._config.pipelined_requests_max)
+        limit = self._config.pipelined_requests_max
+        start = fast_path.take(self._buffer, self._view, self._start, self._end, limit, self.origin)
         if start == self._start:
             return False
         self._start = start

@@ -30,6 +30,9 @@ class ApiKey(IntEnum):
     DELETE_RECORDS = 21
     INIT_PRODUCER_ID = 22
     OFFSET_FOR_LEADER_EPOCH = 23
+    DESCRIBE_ACLS = 29
+    CREATE_ACLS = 30
+    DELETE_ACLS = 31
     DESCRIBE_CONFIGS = 32
     ALTER_CONFIGS = 33
     DESCRIBE_LOG_DIRS = 35
@@ -77,6 +80,9 @@ APIS: dict[int, ApiRange] = {
     ApiKey.DELETE_RECORDS: ApiRange(0, 2, 2),
     ApiKey.INIT_PRODUCER_ID: ApiRange(0, 5, 2),
     ApiKey.OFFSET_FOR_LEADER_EPOCH: ApiRange(2, 4, 4),
+    ApiKey.DESCRIBE_ACLS: ApiRange(1, 3, 2),
+    ApiKey.CREATE_ACLS: ApiRange(1, 3, 2),
+    ApiKey.DELETE_ACLS: ApiRange(1, 3, 2),
     ApiKey.DESCRIBE_CONFIGS: ApiRange(1, 4, 4),
     ApiKey.ALTER_CONFIGS: ApiRange(0, 2, 2),
     ApiKey.DESCRIBE_LOG_DIRS: ApiRange(1, 4, 2),

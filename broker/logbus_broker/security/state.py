@@ -13,6 +13,7 @@ from enum import IntEnum
 from typing import Any
 
 ANONYMOUS = "User:ANONYMOUS"  # the principal of a connection that has shown neither a password nor a certificate
+CLUSTER_NAME = "kafka-cluster"  # the only resource of type CLUSTER
 
 
 class ScramMechanism(IntEnum):

@@ -226,7 +226,7 @@ def test_a_replicas_fetch_waits_and_does_not_hold_up_what_is_behind_it() -> None
     assert isinstance(pending, Pending)
     assert (pending.done, pending.stops_reading) == (False, False)
     (_, origin, answer) = scene.asked[0]
-    assert origin == ("host", "REPLICATION")
+    assert origin == Origin("host", "REPLICATION")
     answer([b"parts"])
     assert pending.parts == [b"parts"]
 
