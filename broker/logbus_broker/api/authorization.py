@@ -65,8 +65,8 @@ NEEDS: dict[int, Needs] = {
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: {TOPIC: AclOperation.DESCRIBE},
 }
 
-# Whoever may do this may do everything, so an ACL has to allow it, also where allow.everyone.if.no.acl.found is set. In Kafka,
-# anybody may change ACLs there until the cluster has one.
+# Whoever may do this may do everything, so an ACL has to allow it, also where allow.everyone.if.no.acl.found is set, like what
+# brokers do (CLUSTER_ACTION), who read all topics. In Kafka, anybody may do either there until the cluster has an ACL.
 NEED_AN_ACL = frozenset({ApiKey.DESCRIBE_ACLS, ApiKey.CREATE_ACLS, ApiKey.DELETE_ACLS})
 
 # What the audit log keeps also when it is allowed.

@@ -105,7 +105,8 @@ class Authorizer:
         right = self._rights.get((api_key, resource_type))
         if right is None:
             operation = NEEDS[api_key][resource_type]
-            right = Right(self, operation, resource_type, needs_acl=api_key in NEED_AN_ACL)
+            needs_acl = api_key in NEED_AN_ACL or operation is AclOperation.CLUSTER_ACTION
+            right = Right(self, operation, resource_type, needs_acl=needs_acl)
             self._rights[api_key, resource_type] = right
         return right
 

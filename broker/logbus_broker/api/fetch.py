@@ -16,10 +16,16 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from logbus_broker.api.error_codes import code_of, current_leader
-from logbus_broker.api.handler import Answering, Context, Part, Parts, Pending, in_slices
+from logbus_broker.api.handler import Answering, Context, Part, Parts, Pending, caller_of, in_slices
 from logbus_broker.api.purgatory import DelayedFetch
 from logbus_broker.disk.filesystem import FileSlice
-from logbus_broker.errors import BrokerError, FencedLeaderEpoch, NotLeaderOrFollower, UnknownLeaderEpoch
+from logbus_broker.errors import (
+    BrokerError,
+    ClusterAuthorizationFailed,
+    FencedLeaderEpoch,
+    NotLeaderOrFollower,
+    UnknownLeaderEpoch,
+)
 from logbus_broker.log.background_tasks import Until
 from logbus_broker.log.partition import Partition
 from logbus_broker.log.thread_pool import Outcome
@@ -299,5 +305,9 @@ def _replica_refusal(fetch: ReplicaFetch, request: Request, context: Context) ->
         return ErrorCode.INCONSISTENT_CLUSTER_ID
     if context.cluster is not None and fetch.replica_id not in context.cluster.image.incarnations:
         logger.warning("%s fetches as broker %d, which the cluster has never seen", request.origin.host, fetch.replica_id)
+        return ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+    try:
+        caller_of(request, context).check(AclResourceType.CLUSTER, what=f"follow as broker {fetch.replica_id}")
+    except ClusterAuthorizationFailed:
         return ErrorCode.CLUSTER_AUTHORIZATION_FAILED
     return None
