@@ -13,12 +13,15 @@ import resource
 import signal
 import sys
 import uuid
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from logbus_broker import engine, errors, logs
+from logbus_broker.api.logins import read_users_file
 from logbus_broker.clock import SystemClock
+from logbus_broker.config.parsers import Listener
 from logbus_broker.config.settings import BrokerConfig
 from logbus_broker.disk.filesystem import FileSystem, OpenFiles
 from logbus_broker.disk.kernel_sync import KernelSync
@@ -34,6 +37,7 @@ from logbus_broker.security.exposure import WORDS, reach_of, why_closed
 if TYPE_CHECKING:  # a standalone broker imports none of this
     from logbus_broker.cluster.store import Store
     from logbus_broker.cluster_engine import ClusterEnvironment
+    from logbus_broker.network.gate import Gate
 
 logger = logging.getLogger("broker.node")
 
@@ -55,6 +59,7 @@ class LogBroker:
         self._started = clock.monotonic()
         self._store: Store | None = None
         self._error: errors.BrokerError | None = None  # why the process stops without a signal
+        self._users = read_users_file(Path(config.users_file).expanduser()) if config.users_file else {}
         self._config = config
         # Bound before the directory is opened: recovery may take a minute, and a port in use should not be discovered only
         # afterwards. No connection is accepted until `serve`.
@@ -112,9 +117,20 @@ class LogBroker:
             defect=self._engine.health.defect,
             poller=poller,
             on_closed=self._engine.disconnected,
-            is_open=self._engine.is_ready,
+            is_open=self._engine.is_ready and not self._users,
             fast_path=self._engine.fast_path,
+            gates=self._open_gates(config) if any(map(self._has_login, config.listeners)) else {},
         )
+
+    def _has_login(self, listener: Listener) -> bool:
+        return self._config.protocol_of(listener.name).has_login
+
+    def _open_gates(self, config: BrokerConfig) -> Mapping[str, Gate]:
+        from logbus_broker.network.gate import open_gates  # a broker without logins needs none of it
+
+        fast_path, engine = self._engine.fast_path, self._engine
+        connect = fast_path.connect if fast_path is not None else lambda: None
+        return open_gates(config, engine.context, dispatch=engine.dispatch, connect_fast_path=connect)
 
     def _cluster_environment(self, thread_pool: SystemThreadPool, poller: Poller[Any], clock: SystemClock) -> ClusterEnvironment:
         """The real one, as opposed to that of tests."""
@@ -145,10 +161,13 @@ class LogBroker:
         )
 
     def _entered(self, error: errors.BrokerError | None) -> None:
-        """This broker has joined its cluster, or cannot."""
+        """This broker has joined its cluster, or cannot. Before the first login there must be users: then it is ready."""
         self._error = error
         if error is not None:
             self._server.stop()
+        elif self._users:
+            users, self._users = self._users, {}
+            self._engine.add_users(users, self._entered)
         else:
             self._server.open()
             self._say_ready()
@@ -171,7 +190,7 @@ class LogBroker:
         self._check_open_files()
         self._warn_if_exposed()
         if self._engine.is_ready:
-            self._say_ready()
+            self._entered(None)
         if self._metrics is not None and self._config.metrics_listener is not None:
             served = replace(self._config.metrics_listener, port=self._metrics.port)
             logger.info("metrics are at %s/metrics", str(served).lower())

@@ -43,7 +43,8 @@ Layer = tuple[ConfigSource, Mapping[str, str]]  # by the broker's setting names;
 _LISTS = frozenset(
     {
         "log.cleanup.policy", "listeners", "advertised.listeners", "log.dirs", "leader.replication.throttled.replicas",
-        "follower.replication.throttled.replicas", "ssl.enabled.protocols",
+        "follower.replication.throttled.replicas", "ssl.enabled.protocols", "sasl.enabled.mechanisms",
+        "sasl.oauthbearer.expected.audience",
     }
 )  # fmt: skip
 
@@ -184,6 +185,18 @@ DOCUMENTATION = {
     "advertised.listeners": "The addresses advertised to clients; required where a listener is bound to every interface.",
     "listener.security.protocol.map": "The protocol of each listener, NAME:PROTOCOL,...; a protocol's own name needs no entry.",
     "logbus.allow.unauthenticated": "Whether listeners that others can reach may serve clients without a login or certificate.",
+    "sasl.enabled.mechanisms": "How clients may log in: SCRAM-SHA-256, SCRAM-SHA-512, PLAIN, OAUTHBEARER.",
+    "sasl.server.max.receive.size": "The largest request before the login; a larger one closes its connection.",
+    "logbus.allow.cleartext.passwords": "Whether a listener without TLS takes passwords (PLAIN) and tokens (OAUTHBEARER).",
+    "connections.max.reauth.ms": "How long a login lasts until the client has to log in again; 0 means without end.",
+    "connection.failed.authentication.delay.ms": "How long a refused login waits; doubled each time, up to 10 s. 0: not at all.",
+    "logbus.users.file": "A file of NAME=PASSWORD lines, for its owner only: users without a credential get one at each start.",
+    "sasl.oauthbearer.jwks.endpoint.url": "Where the issuer of tokens publishes its keys, https:// or file://.",
+    "sasl.oauthbearer.expected.issuer": "The issuer that tokens must name.",
+    "sasl.oauthbearer.expected.audience": "The audiences of which tokens must name one, separated by commas.",
+    "sasl.oauthbearer.sub.claim.name": "The claim of a token that is the name of its user.",
+    "sasl.oauthbearer.clock.skew.seconds": "How much the clocks of the issuer and the broker may disagree.",
+    "sasl.oauthbearer.jwks.endpoint.refresh.ms": "How often the issuer's keys are read again.",
     "ssl.keystore.type": "PEM or PKCS12; a JKS file has to be converted.",
     "ssl.keystore.location": "The file with the broker's key and certificate with its chain; read again when it changes.",
     "ssl.keystore.password": "The password of a PKCS12 keystore.",

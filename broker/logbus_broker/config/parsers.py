@@ -248,6 +248,26 @@ def protocols_by_name(protocol_map: str) -> dict[str, SecurityProtocol]:
     return {protocol.value: protocol for protocol in SecurityProtocol} | {name: SecurityProtocol(text) for name, text in pairs}
 
 
+_MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
+
+
+def sasl_mechanisms(text: str) -> tuple[str, ...]:
+    mechanisms = tuple(dict.fromkeys(part.strip().upper() for part in text.split(",")))
+    if not set(mechanisms) <= set(_MECHANISMS):
+        raise ValueError(f"must be a list of {', '.join(_MECHANISMS)} (there is no Kerberos)")
+    return mechanisms
+
+
+def address_of_keys(text: str) -> str:
+    if text and not text.startswith(("https://", "file://")):
+        raise ValueError("must begin with https:// or file://: who can change the keys on their way can log in as anybody")
+    return text
+
+
+def comma_separated(text: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
 def store_type(text: str) -> str:
     """How a file of keys or certificates is written."""
     kind = text.strip().upper()

@@ -72,6 +72,8 @@ def _of_listener(name: str) -> tuple[str, Any]:
     have dots, so the longest setting that ends the text counts."""
     per_listener = {item.metadata["name"]: item for item in fields(BrokerConfig) if item.metadata.get("per_listener")}
     ending = [setting for setting in per_listener if name.endswith(f".{setting}")]
+    if name.endswith(".sasl.jaas.config"):
+        raise ConfigError(f"{name}: users are added by clients (kafka-configs), or named in the file of logbus.users.file")
     if not ending:
         raise ConfigError(f"{name}: after listener.name.NAME. only these can be set: {', '.join(sorted(per_listener))}")
     longest = max(ending, key=len)
@@ -138,8 +140,32 @@ def _protocols(config: BrokerConfig) -> str | None:
         if listener.name not in protocols:
             name = listener.name
             return f"listener {name} has no protocol: add {name}:SSL or another to listener.security.protocol.map"
-        if protocols[listener.name].has_login:
-            return f"listeners={listener}: protocol {protocols[listener.name]} is not offered"
+    return None
+
+
+_SEEN_ON_THE_WAY = ("PLAIN", "OAUTHBEARER")  # what these send lets anybody log in who has read it
+
+
+def _logins(config: BrokerConfig) -> str | None:
+    for listener in config.listeners:
+        protocol, settings = config.protocol_of(listener.name), config.at_listener(listener.name)
+        if not protocol.has_login:
+            continue
+        exposed = [name for name in settings.sasl_enabled_mechanisms if name in _SEEN_ON_THE_WAY]
+        if exposed and not protocol.has_tls and not settings.allow_cleartext_passwords:
+            return (
+                f"sasl.enabled.mechanisms has {exposed[0]}, and listeners={listener} no TLS: others could read the "
+                "password. Use SASL_SSL, or only SCRAM; if the network is trusted, set logbus.allow.cleartext.passwords=true"
+            )
+        if "OAUTHBEARER" in settings.sasl_enabled_mechanisms:
+            required = {
+                "sasl.oauthbearer.jwks.endpoint.url": settings.oauthbearer_jwks_url,
+                "sasl.oauthbearer.expected.issuer": settings.oauthbearer_issuer,
+                "sasl.oauthbearer.expected.audience": settings.oauthbearer_audiences,
+            }
+            missing = [name for name, value in required.items() if not value]
+            if missing:
+                return f"sasl.enabled.mechanisms has OAUTHBEARER: set {' and '.join(missing)}, or others' tokens would be taken"
     return None
 
 
@@ -232,6 +258,7 @@ def _audit(config: BrokerConfig) -> str | None:
 _RULES: tuple[_Rule, ...] = (
     _protocols,
     _listener_settings,
+    _logins,
     _keystores,
     _advertised,
     _inter_broker,

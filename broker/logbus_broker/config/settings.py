@@ -19,8 +19,10 @@ from logbus_broker.config.parsers import (
     INT64_MAX,
     Listener,
     SecurityProtocol,
+    address_of_keys,
     between,
     boolean,
+    comma_separated,
     directory,
     nearest,
     one_of,
@@ -34,6 +36,7 @@ from logbus_broker.config.parsers import (
     policies_of_cleanup,
     protocols_by_name,
     ratio,
+    sasl_mechanisms,
     setting,
     store_type,
     tls_versions,
@@ -237,6 +240,24 @@ class BrokerConfig:
         "ssl.enabled.protocols", ("TLSv1.2", "TLSv1.3"), tls_versions, per_listener=True
     )
     ssl_principal_mapping_rules: str = setting("ssl.principal.mapping.rules", "DEFAULT", str, per_listener=True)
+    # Kafka's default is Kerberos alone. These two need no more than users, and no password passes the network.
+    sasl_enabled_mechanisms: tuple[str, ...] = setting(
+        "sasl.enabled.mechanisms", ("SCRAM-SHA-256", "SCRAM-SHA-512"), sasl_mechanisms, per_listener=True
+    )
+    sasl_receive_bytes_max: int = setting("sasl.server.max.receive.size", MIB // 2, between(1024, MIB // 2))
+    # The words without which a listener without TLS does not take passwords and tokens, which anybody on the way could read.
+    allow_cleartext_passwords: bool = setting("logbus.allow.cleartext.passwords", False, boolean, per_listener=True)
+    connections_reauth_ms_max: int = setting("connections.max.reauth.ms", 0, between(0, INT64_MAX), per_listener=True)
+    failed_authentication_delay_ms: int = setting("connection.failed.authentication.delay.ms", 100, between(0, 10_000))
+    users_file: str = setting("logbus.users.file", "", str)
+    oauthbearer_jwks_url: str = setting("sasl.oauthbearer.jwks.endpoint.url", "", address_of_keys, per_listener=True)
+    oauthbearer_issuer: str = setting("sasl.oauthbearer.expected.issuer", "", str, per_listener=True)
+    oauthbearer_audiences: tuple[str, ...] = setting("sasl.oauthbearer.expected.audience", (), comma_separated, per_listener=True)
+    oauthbearer_subject_claim: str = setting("sasl.oauthbearer.sub.claim.name", "sub", str, per_listener=True)
+    oauthbearer_skew_seconds: int = setting("sasl.oauthbearer.clock.skew.seconds", 30, between(0, 3_600), per_listener=True)
+    oauthbearer_refresh_ms: int = setting(
+        "sasl.oauthbearer.jwks.endpoint.refresh.ms", 3_600_000, between(1_000, INT64_MAX), per_listener=True
+    )
     # Off by default: two brokers on one machine would want the same port. It has no authentication.
     metrics_listener: Listener | None = setting("logbus.metrics.listener", None, parse_metrics_listener)
     # Empty: no ACLs, everybody may do everything. The names are those of Kafka's two authorizers; ours does what they do.

@@ -9,6 +9,7 @@ from logbus_broker.config.settings import BrokerConfig, LogConfig
 from logbus_broker.errors import ConfigError, InvalidConfig
 
 CLUSTER = {"zookeeper.connect": "127.0.0.1:2181"}
+SASL = {"listeners": "SASL_PLAINTEXT://127.0.0.1:9092"}
 TLS = {"listeners": "SSL://127.0.0.1:9093", "ssl.keystore.location": "broker.pem"}
 TWO_LISTENERS = {
     "listeners": "PLAINTEXT://0.0.0.0:9092,INTERNAL://10.0.0.7:9093",
@@ -60,7 +61,15 @@ def test_the_finer_setting_wins_over_hours() -> None:
         ({"log.cleaner.min.cleanable.ratio": "nan"}, "must be a number from 0 to 1"),
         (CLUSTER | {"zookeeper.connect": "one:\uff12"}, "must look like"),
         ({"num.partitions": "0"}, "between 1"),
-        ({"listeners": "SASL_SSL://127.0.0.1:9093"}, "SASL_SSL is not offered"),
+        (SASL | {"sasl.enabled.mechanisms": "GSSAPI"}, r"must be a list of PLAIN, .* \(there is no Kerberos\)"),
+        (SASL | {"sasl.enabled.mechanisms": "PLAIN"}, "set logbus.allow.cleartext.passwords=true"),
+        (SASL | {"listener.name.sasl_plaintext.sasl.enabled.mechanisms": "OAUTHBEARER"}, "no TLS: others could read the password"),
+        (
+            SASL | {"sasl.enabled.mechanisms": "OAUTHBEARER", "logbus.allow.cleartext.passwords": "true"},
+            "set sasl.oauthbearer.jwks.endpoint.url and sasl.oauthbearer.expected.issuer and sasl.oauthbearer.expected.audience",
+        ),
+        (SASL | {"sasl.oauthbearer.jwks.endpoint.url": "http://keys"}, "must begin with https:// or file://"),
+        (SASL | {"listener.name.sasl_plaintext.plain.sasl.jaas.config": "x"}, "named in the file of logbus.users.file"),
         ({"listeners": "SSL://127.0.0.1:9093"}, "needs a certificate: set ssl.keystore.location"),
         (TLS | {"ssl.client.auth": "required"}, "has ssl.client.auth=required: set ssl.truststore.location"),
         (TLS | {"listener.name.ssl.ssl.client.auth": "requested"}, "has ssl.client.auth=requested: set ssl.truststore.location"),
