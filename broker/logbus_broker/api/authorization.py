@@ -40,6 +40,7 @@ NEEDS: dict[int, Needs] = {
     ApiKey.SYNC_GROUP: {GROUP: AclOperation.READ},
     ApiKey.DESCRIBE_GROUPS: {GROUP: AclOperation.DESCRIBE},
     ApiKey.LIST_GROUPS: {CLUSTER: AclOperation.DESCRIBE, GROUP: AclOperation.DESCRIBE},  # one of them
+    ApiKey.SASL_HANDSHAKE: NOTHING,
     ApiKey.API_VERSIONS: NOTHING,
     ApiKey.CREATE_TOPICS: {CLUSTER: AclOperation.CREATE, TOPIC: AclOperation.CREATE},  # one of them
     ApiKey.DELETE_TOPICS: {TOPIC: AclOperation.DELETE},
@@ -54,12 +55,15 @@ NEEDS: dict[int, Needs] = {
     ApiKey.ALTER_CONFIGS: dict.fromkeys((TOPIC, CLUSTER, GROUP), AclOperation.ALTER_CONFIGS),
     ApiKey.INCREMENTAL_ALTER_CONFIGS: dict.fromkeys((TOPIC, CLUSTER, GROUP), AclOperation.ALTER_CONFIGS),
     ApiKey.DESCRIBE_LOG_DIRS: {CLUSTER: AclOperation.DESCRIBE},
+    ApiKey.SASL_AUTHENTICATE: NOTHING,
     ApiKey.CREATE_PARTITIONS: {TOPIC: AclOperation.ALTER},
     ApiKey.DELETE_GROUPS: {GROUP: AclOperation.DELETE},
     ApiKey.ELECT_LEADERS: {CLUSTER: AclOperation.ALTER},
     ApiKey.ALTER_PARTITION_REASSIGNMENTS: {CLUSTER: AclOperation.ALTER},
     ApiKey.LIST_PARTITION_REASSIGNMENTS: {CLUSTER: AclOperation.DESCRIBE},
     ApiKey.OFFSET_DELETE: {GROUP: AclOperation.DELETE, TOPIC: AclOperation.READ},
+    ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: {CLUSTER: AclOperation.DESCRIBE},
+    ApiKey.ALTER_USER_SCRAM_CREDENTIALS: {CLUSTER: AclOperation.ALTER},
     ApiKey.DESCRIBE_CLUSTER: NOTHING,
     ApiKey.LIST_CONFIG_RESOURCES: {CLUSTER: AclOperation.DESCRIBE_CONFIGS},
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: {TOPIC: AclOperation.DESCRIBE},
@@ -67,7 +71,15 @@ NEEDS: dict[int, Needs] = {
 
 # Whoever may do this may do everything, so an ACL has to allow it, also where allow.everyone.if.no.acl.found is set, like what
 # brokers do (CLUSTER_ACTION), who read all topics. In Kafka, anybody may do either there until the cluster has an ACL.
-NEED_AN_ACL = frozenset({ApiKey.DESCRIBE_ACLS, ApiKey.CREATE_ACLS, ApiKey.DELETE_ACLS})
+NEED_AN_ACL = frozenset(
+    {
+        ApiKey.DESCRIBE_ACLS,
+        ApiKey.CREATE_ACLS,
+        ApiKey.DELETE_ACLS,
+        ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS,
+        ApiKey.ALTER_USER_SCRAM_CREDENTIALS,
+    }
+)
 
 # What the audit log keeps also when it is allowed.
 ADMINISTRATIVE = frozenset({AclOperation.CREATE, AclOperation.DELETE, AclOperation.ALTER, AclOperation.ALTER_CONFIGS})

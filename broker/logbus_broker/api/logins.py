@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from logbus_broker import errors
-from logbus_broker.api import error_codes, handler
+from logbus_broker.api import authorization, error_codes, handler
 from logbus_broker.cluster.security_store import Edit
 from logbus_broker.protocol import codec, framing
 from logbus_broker.protocol.api import ApiKey
@@ -46,19 +46,27 @@ def _no_login(request: framing.Request) -> errors.IllegalSaslState:
 
 
 @handler.answered_in_slices
-def handle_describe_user_scram_credentials(message: Any, version: int, context: handler.Context) -> handler.Answering:
+def handle_describe_user_scram_credentials(
+    message: Any, version: int, caller: authorization.Caller, context: handler.Context
+) -> handler.Answering:
     response = codec.response_class(ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS)
     result = response.DescribeUserScramCredentialsResult
+    answer = response(error_message=None)
+    with error_codes.refusing(answer):
+        caller.check(authorization.CLUSTER)
+    if answer.error_code:
+        return [codec.encode_response(answer, version)]
     by_user: dict[str, list[tuple[ScramMechanism, ScramCredential]]] = {}
     for (user, mechanism), credential in sorted(context.security.state.credentials.items()):
         by_user.setdefault(user, []).append((mechanism, credential))
         yield None
-    requested = Counter(user.name for user in message.users) if message.users else Counter(by_user)
-    rows = []
+    requested = Counter(user.name for user in message.users) if message.users else Counter(by_user.keys())
+    rows = answer.results
     for user, count in requested.items():
         row = result(user=user, error_message=None)
         with error_codes.refusing(row):
-            handler.only_one(range(count), f"user {user!r}")
+            if count > 1:
+                raise errors.DuplicateResource(f"user {user!r} is named more than once in one request: name it once")
             if user not in by_user:
                 raise errors.ResourceNotFound(f"there is no SCRAM credential of a user {user!r}")
             row.credential_infos = [
@@ -67,26 +75,37 @@ def handle_describe_user_scram_credentials(message: Any, version: int, context: 
             ]
         rows.append(row)
         yield None
-    return (yield from handler.encode_in_slices(response(error_message=None, results=rows), version, rows))
+    return (yield from handler.encode_in_slices(answer, version, rows))
 
 
 @handler.answered_in_turn
-def handle_alter_user_scram_credentials(message: Any, version: int, context: handler.Context) -> handler.Answering:
+def handle_alter_user_scram_credentials(
+    message: Any, version: int, caller: authorization.Caller, context: handler.Context
+) -> handler.Answering:
     """All credentials of a user that the request names are changed, or none."""
     response = codec.response_class(ApiKey.ALTER_USER_SCRAM_CREDENTIALS)
+    refused: dict[str, errors.BrokerError] = {}
     outcomes: dict[str, errors.BrokerError | None] = {}
+    for user, _, _ in _by_user(message):
+        try:
+            caller.check(authorization.CLUSTER, what=f"change the credentials of user {user}")
+        except errors.AuthorizationError as error:
+            refused[user] = error
+        yield None
 
     def edit(state: SecurityState) -> SecurityState:
         # May be called again with a newer state: what it says about each user is of the state that is stored.
         credentials = dict(state.credentials)
         outcomes.clear()
         for user, deletions, upsertions in _by_user(message):
+            outcomes[user] = refused.get(user)
             try:
-                credentials.update(_changed(user, credentials, deletions, upsertions))
-                outcomes[user] = None
+                if user not in refused:
+                    credentials.update(_changed(user, credentials, deletions, upsertions))
             except errors.RequestError as error:
                 outcomes[user] = error
-        return with_credentials(state, {key: credential for key, credential in credentials.items() if credential is not None})
+        left = {key: credential for key, credential in credentials.items() if credential is not None}
+        return state if left == state.credentials else with_credentials(state, left)
 
     try:
         yield from context.security.change(edit)
