@@ -6,7 +6,7 @@ good. Elsewhere logins do not get here (`network/gate.py`).
 
 from __future__ import annotations
 
-import secrets
+import os
 import stat
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -24,8 +24,6 @@ from logbus_broker.security.state import ScramCredential, ScramMechanism, Securi
 _SALT_BYTES_MAX = 1_024
 _HASH_BYTES = {ScramMechanism.SCRAM_SHA_256: 32, ScramMechanism.SCRAM_SHA_512: 64}
 _NOBODY_KEY_BYTES = 32
-
-Key = tuple[str, int]  # user and mechanism, as requested
 
 
 def handle_sasl_handshake(request: framing.Request, context: handler.Context) -> handler.Parts:
@@ -167,7 +165,7 @@ def _credential(row: Any) -> ScramCredential:
 
 def with_credentials(state: SecurityState, credentials: Mapping[tuple[str, ScramMechanism], ScramCredential]) -> SecurityState:
     """The state with these in place of its credentials."""
-    return replace(state, credentials=credentials, nobody_key=state.nobody_key or secrets.token_bytes(_NOBODY_KEY_BYTES))
+    return replace(state, credentials=credentials, nobody_key=state.nobody_key or os.urandom(_NOBODY_KEY_BYTES))
 
 
 def read_users_file(path: Path) -> dict[str, str]:
@@ -198,7 +196,7 @@ def add_users(passwords: Mapping[str, str]) -> Edit:
 
         existing = {user for user, _ in state.credentials}
         added = {
-            (user, mechanism): scram.credential_of_password(mechanism, password, secrets.token_bytes(scram.SALT_BYTES))
+            (user, mechanism): scram.credential_of_password(mechanism, password, os.urandom(scram.SALT_BYTES))
             for user, password in passwords.items()
             if user not in existing
             for mechanism in ScramMechanism
