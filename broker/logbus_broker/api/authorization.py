@@ -81,6 +81,8 @@ NEED_AN_ACL = frozenset(
     }
 )
 
+_LOGGED_PER_REQUEST_MAX = 10  # refusals; a request may name thousands, and a line costs as much as the rest of them
+
 # What the audit log keeps also when it is allowed.
 ADMINISTRATIVE = frozenset({AclOperation.CREATE, AclOperation.DELETE, AclOperation.ALTER, AclOperation.ALTER_CONFIGS})
 
@@ -89,6 +91,8 @@ ERRORS: Mapping[AclResourceType, type[errors.RequestError]] = {
     GROUP: errors.GroupAuthorizationFailed,
     TOPIC: errors.TopicAuthorizationFailed,
 }
+
+NOT_SAID = -(1 << 31)  # the default of Kafka's fields for allowed operations
 
 # What there is to be allowed on a resource: Metadata, DescribeCluster and DescribeGroups tell who asks for it.
 _OPERATIONS: Mapping[AclResourceType, tuple[AclOperation, ...]] = {
@@ -124,21 +128,32 @@ _OPERATIONS: Mapping[AclResourceType, tuple[AclOperation, ...]] = {
 class Caller:
     """The sender of one request, and what that API may do for him."""
 
-    __slots__ = ("_authorizer", "api_key", "origin")
+    __slots__ = ("_authorizer", "_refusals", "api_key", "origin")
 
     def __init__(self, api_key: int, origin: Origin, authorizer: Authorizer | None) -> None:
         self.api_key = api_key
         self.origin = origin
         self._authorizer = authorizer
+        self._refusals = 0
 
     def allows(self, resource_type: AclResourceType, name: str = CLUSTER_NAME) -> bool:
         """Whether the API may do it. A refusal is not logged: it is hidden, or something else may allow it."""
         return self._authorizer is None or self._authorizer.right(self.api_key, resource_type).allows(self.origin, name)
 
     def check(self, resource_type: AclResourceType, name: str = CLUSTER_NAME, what: str = "") -> None:
-        """Raises the AuthorizationError of that type of resource. `what` is done to the cluster, for the audit log."""
-        if self._authorizer is not None:
-            self._authorizer.check(self.api_key, resource_type, name, self.origin, what)
+        """Raises the AuthorizationError of that type of resource; logs a refusal. `what` is done to the cluster, for the audit
+        log."""
+        authorizer, origin = self._authorizer, self.origin
+        if authorizer is None:
+            return
+        right = authorizer.right(self.api_key, resource_type)
+        is_allowed = right.allows(origin, name)
+        if not is_allowed:
+            self._refusals += 1
+        if right.is_audited if is_allowed else self._refusals <= _LOGGED_PER_REQUEST_MAX:
+            authorizer.note(self.api_key, right, name, origin, what)
+        if not is_allowed:
+            raise ERRORS[resource_type](f"{origin.principal} may not {right.operation.name} {resource_type.name} {name}")
 
     def check_create(self, topic: str) -> None:
         """Raises TopicAuthorizationFailed if the sender may create neither this topic nor any other."""
@@ -152,22 +167,21 @@ class Caller:
         return self._authorizer is None or self._authorizer.right(self.api_key, resource_type).allows_on_any(self.origin)
 
     def operations(self, resource_type: AclResourceType, name: str = CLUSTER_NAME) -> int:
-        """All that may be done to the resource, by whichever API: a bit for each of Kafka's numbers."""
+        """All that may be done to the resource, by whichever API, as bits by Kafka's numbers; NOT_SAID where nobody is asked
+        for rights."""
         authorizer, origin = self._authorizer, self.origin
         if authorizer is None:
-            allowed = _OPERATIONS[resource_type]
-        else:
-            allowed = tuple(
-                operation
-                for operation in _OPERATIONS[resource_type]
-                if authorizer.index.decide(origin.principal, origin.host, operation, resource_type, name).is_allowed
-            )
-        return sum(1 << operation for operation in allowed)
+            return NOT_SAID
+        return sum(
+            1 << operation
+            for operation in _OPERATIONS[resource_type]
+            if authorizer.index.decide(origin.principal, origin.host, operation, resource_type, name).is_allowed
+        )
 
     def cluster_operations(self) -> int:
         """The same for the cluster; none for who may not describe it."""
         bits = self.operations(CLUSTER)
-        return bits if bits & 1 << AclOperation.DESCRIBE else 0
+        return bits if bits == NOT_SAID or bits & 1 << AclOperation.DESCRIBE else 0
 
     def as_api(self, api_key: int) -> Caller:
         """The same sender, if the request also does what another API is for."""

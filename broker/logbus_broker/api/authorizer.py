@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 
-from logbus_broker.api.authorization import ADMINISTRATIVE, ERRORS, NEED_AN_ACL, NEEDS
+from logbus_broker.api.authorization import ADMINISTRATIVE, NEED_AN_ACL, NEEDS
 from logbus_broker.api.purgatory import Purgatory
 from logbus_broker.cluster.security_store import SecurityStore
 from logbus_broker.config.settings import BrokerConfig
@@ -17,7 +17,7 @@ from logbus_broker.protocol.framing import Origin
 from logbus_broker.security import acls
 from logbus_broker.security.state import AclOperation, AclResourceType, SecurityState
 
-_KNOWN_MAX = 1_000  # verdicts that are remembered for one right
+_REMEMBERED_MAX = 1_000  # verdicts for one right
 _NAME_LENGTH_MAX = 249  # of topics; longer names of groups are not remembered
 
 logger = logging.getLogger("broker.security")
@@ -27,7 +27,7 @@ audit = logging.getLogger("broker.audit")
 class Right:
     """One operation on resources of one type: who may do it."""
 
-    __slots__ = ("_authorizer", "_remembered", "_state", "needs_acl", "operation", "resource_type")
+    __slots__ = ("_authorizer", "_remembered", "_state", "_store", "is_audited", "needs_acl", "operation", "resource_type")
 
     def __init__(
         self, authorizer: Authorizer, operation: AclOperation, resource_type: AclResourceType, *, needs_acl: bool
@@ -35,22 +35,25 @@ class Right:
         self.operation = operation
         self.resource_type = resource_type
         self.needs_acl = needs_acl
+        self.is_audited = authorizer.audits and operation in ADMINISTRATIVE  # also when it is allowed
         self._authorizer = authorizer
+        self._store = authorizer.store
         self._state: SecurityState | None = None
         self._remembered: dict[tuple[Origin, str], bool] = {}
 
     def allows(self, origin: Origin, name: str) -> bool:
-        state = self._authorizer.store.state
-        if state is not self._state:
+        # Asked once for each typical Produce and Fetch: 0.13 us while it is remembered.
+        state = self._store.state
+        if state is self._state:
+            allowed = self._remembered.get((origin, name))
+            if allowed is not None:
+                return allowed
+        if state is not self._state or len(self._remembered) >= _REMEMBERED_MAX:
             self._remembered.clear()
             self._state = state
-        allowed = self._remembered.get((origin, name))
-        if allowed is None:
-            allowed = self.decide(origin, name).is_allowed
-            if len(name) <= _NAME_LENGTH_MAX:
-                if len(self._remembered) >= _KNOWN_MAX:
-                    self._remembered.clear()
-                self._remembered[origin, name] = allowed
+        allowed = self.decide(origin, name).is_allowed
+        if len(name) <= _NAME_LENGTH_MAX:
+            self._remembered[origin, name] = allowed
         return allowed
 
     def decide(self, origin: Origin, name: str) -> acls.Verdict:
@@ -70,7 +73,7 @@ class Authorizer:
         self._version = 0
         self._super_users = frozenset(filter(None, config.super_users.split(";")))
         self._allows_if_no_acl_found = config.allow_everyone_if_no_acl_found
-        self._audits = bool(config.audit_log)
+        self.audits = bool(config.audit_log)
         self._rights: dict[tuple[int, int], Right] = {}
         self._state: SecurityState | None = None
         self._index = acls.AclIndex(())
@@ -110,22 +113,20 @@ class Authorizer:
             self._rights[api_key, resource_type] = right
         return right
 
-    def check(self, api_key: int, resource_type: AclResourceType, name: str, origin: Origin, what: str = "") -> None:
-        """Raises the AuthorizationError of that type of resource, and logs a refusal or a change."""
-        right = self.right(api_key, resource_type)
-        is_allowed = right.allows(origin, name)
-        if is_allowed and not (self._audits and right.operation in ADMINISTRATIVE):
-            return
-        operation, resource = right.operation.name, f"{resource_type.name} {name}"
-        reason = right.decide(origin, name).reason
-        if self._audits:
+    def note(self, api_key: int, right: Right, name: str, origin: Origin, what: str = "") -> None:
+        """Log a change that was allowed, or a refusal."""
+        operation, resource, verdict = right.operation.name, f"{right.resource_type.name} {name}", right.decide(origin, name)
+        reason = self.index.explain(verdict, origin.principal, right.operation, right.resource_type, name)
+        if self.audits:
             details = {"principal": origin.principal, "host": origin.host, "listener": origin.listener}
             details |= {"api": ApiKey(api_key).name, "operation": operation, "resource": resource, "reason": reason}
             details |= {"what": what} if what else {}
-            audit.log(logging.INFO if is_allowed else logging.WARNING, "allowed" if is_allowed else "denied", extra=details)
-        if not is_allowed:
+            if verdict.is_allowed:
+                audit.info("allowed", extra=details)
+            else:
+                audit.warning("denied", extra=details)
+        if not verdict.is_allowed:
             logger.warning("%s from %s may not %s %s: %s", origin.principal, origin.host, operation, resource, reason)
-            raise ERRORS[resource_type](f"{origin.principal} may not {operation} {resource}")
 
     def acls_changed(self, purgatory: Purgatory) -> None:
         """Fetches that wait on a topic whose ACLs have changed are answered now: the right to it may be gone."""

@@ -15,6 +15,7 @@ from collections.abc import Callable, Generator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from logbus_broker.api.authorization import Caller
 from logbus_broker.api.error_codes import code_of, current_leader
 from logbus_broker.api.handler import Answering, Context, Part, Parts, Pending, caller_of, in_slices
 from logbus_broker.api.purgatory import DelayedFetch
@@ -195,14 +196,15 @@ def _read_in_slices(fetch: FetchRequest, version: int, origin: Origin, context: 
 
 def _read(parts: Sequence[FetchPartition], reading: _Reading, version: int, origin: Origin, context: Context) -> None:
     partition_of: Any = context.partitions.get_by_id if version >= TOPIC_IDS_FROM else context.partitions.get
-    budget, authorizer = reading.budget, context.authorizer
+    budget, is_named = reading.budget, version < TOPIC_IDS_FROM
+    caller = None if context.authorizer is None else Caller(ApiKey.FETCH, origin, context.authorizer)
     for part in parts:
         try:
-            if authorizer is not None and version < TOPIC_IDS_FROM:
-                authorizer.check(ApiKey.FETCH, AclResourceType.TOPIC, part.topic, origin)
+            if caller is not None and is_named:
+                caller.check(AclResourceType.TOPIC, part.topic)
             partition = partition_of(part.topic, part.partition_index)
-            if authorizer is not None and version >= TOPIC_IDS_FROM:
-                authorizer.check(ApiKey.FETCH, AclResourceType.TOPIC, partition.topic, origin)
+            if caller is not None and not is_named:
+                caller.check(AclResourceType.TOPIC, partition.topic)
             if context.serves_consumers is not None and not context.serves_consumers(partition):
                 raise NotLeaderOrFollower(f"this broker has not been able to confirm for too long that it leads {partition.name}")
             reading.partitions.append(partition)

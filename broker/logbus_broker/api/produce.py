@@ -51,14 +51,14 @@ def handle_produce(request: Request, context: Context) -> Parts | Pending:
     done = _StagedProduce(pending, produce.timeout_ms, request, context)
     refusal, awaits_all, now_ms = _refusal(produce), produce.acks == -1, context.clock.now_ms()
     inspection = Inspection()
-    authorizer, origin = context.authorizer, request.origin
+    caller = None if context.authorizer is None else caller_of(request, context)
     named: set[Partition] = set()
     for part in produce.partitions:
         answer = ProduceAnswer(part.topic, part.partition_index)
         done.answers.append(answer)
         try:
-            if authorizer is not None:
-                authorizer.check(ApiKey.PRODUCE, AclResourceType.TOPIC, part.topic, origin)
+            if caller is not None:
+                caller.check(AclResourceType.TOPIC, part.topic)
             if refusal is not None:
                 raise refusal
             partition = context.partitions.get(part.topic, part.partition_index)

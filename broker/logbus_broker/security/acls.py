@@ -31,11 +31,10 @@ order = attrgetter("resource_type", "pattern_type", "resource_name", "principal"
 
 
 class Verdict(NamedTuple):
-    """Whether something is allowed, by which ACL (None: by none), and why, as the end of a sentence."""
+    """Whether something is allowed, and which ACL decided; None: none did."""
 
     is_allowed: bool
-    acl: Acl | None
-    reason: str
+    acl: Acl | None = None
 
 
 class AclIndex:
@@ -78,7 +77,7 @@ class AclIndex:
     ) -> Verdict:
         """`needs_acl`: allow.everyone.if.no.acl.found does not extend to this operation."""
         if principal in self._super_users:
-            return Verdict(True, None, "one of super.users")
+            return Verdict(True)
         implied_by = _IMPLIED_BY.get(operation, frozenset())
         allowing: Acl | None = None
         has_acls = False
@@ -89,13 +88,22 @@ class AclIndex:
             is_meant = acl.operation in (operation, AclOperation.ALL)
             if acl.permission is AclPermission.DENY:
                 if is_meant:
-                    return Verdict(False, acl, f"the ACL {as_text(acl)!r} decides, and would have to be deleted")
+                    return Verdict(False, acl)
             elif allowing is None and (is_meant or acl.operation in implied_by):
                 allowing = acl
         if allowing is not None:
-            return Verdict(True, allowing, f"the ACL {as_text(allowing)!r} decides")
-        if not has_acls and self._allows_if_no_acl_found and not needs_acl:
-            return Verdict(True, None, "it has no ACLs, and allow.everyone.if.no.acl.found is set")
+            return Verdict(True, allowing)
+        return Verdict(not has_acls and self._allows_if_no_acl_found and not needs_acl)
+
+    def explain(
+        self, verdict: Verdict, principal: str, operation: AclOperation, resource_type: AclResourceType, name: str
+    ) -> str:
+        """Which rule decided, and what would change it, as the end of a sentence."""
+        if verdict.acl is not None:
+            return f"the ACL {as_text(verdict.acl)!r} decides{'' if verdict.is_allowed else ', and would have to be deleted'}"
+        if verdict.is_allowed:
+            by_default = "it has no ACLs, and allow.everyone.if.no.acl.found is set"
+            return "one of super.users" if principal in self._super_users else by_default
         needed = Acl(
             resource_type=resource_type,
             pattern_type=PatternType.LITERAL,
@@ -105,7 +113,7 @@ class AclIndex:
             operation=operation,
             permission=AclPermission.ALLOW,
         )
-        return Verdict(False, None, f"no ACL allows it; {as_text(needed)!r} would")
+        return f"no ACL allows it; {as_text(needed)!r} would"
 
     def allows_on_any(self, principal: str, host: str, operation: AclOperation, resource_type: AclResourceType) -> bool:
         """Whether the operation is allowed on some resource of this type, whether or not that exists: on one that an ACL allows

@@ -69,9 +69,9 @@ def test_a_decision_is_that_of_the_rules(
     acls: frozenset[Acl], who: tuple[str, str, AclOperation, AclResourceType], name: str, by_default: bool
 ) -> None:
     index = AclIndex(acls, super_users=frozenset({"User:root"}), allows_if_no_acl_found=by_default)
-    decision = index.decide(*who, name)
-    assert decision.is_allowed == is_allowed(acls, who, name, by_default)
-    assert decision.acl is None or decision.acl in acls
+    verdict = index.decide(*who, name)
+    assert verdict.is_allowed == is_allowed(acls, who, name, by_default)
+    assert verdict.acl is None or verdict.acl in acls
     assert index.decide(*who, name, needs_acl=True).is_allowed == is_allowed(acls, who, name, by_default=False)
     assert index.decide("User:root", *who[1:], name).is_allowed
 

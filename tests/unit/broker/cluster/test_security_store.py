@@ -129,7 +129,14 @@ def test_what_one_broker_stores_all_have_and_what_has_not_changed_is_the_same_ob
     world.run(1)
     state = second.state
     assert state == STATE
-    calls = []
+    calls: list[Any] = []
+    second.on_change = lambda: calls.append("changed")
+    changed(world, first, lambda state: replace(state, quotas={}))
+    world.run(1)
+    assert calls == ["changed"], "also by another broker"
+    changed(world, first, lambda _: STATE)
+    world.run(1)
+    state, calls = second.state, []
     changed(world, second, lambda before: calls.append(before) or before)  # type: ignore[func-returns-value]
     world.zookeeper.expire(brokers[1].store.session_id)
     world.run(2)
