@@ -58,6 +58,9 @@ def serve(arguments: Namespace) -> None:
     try:
         config = load_config(arguments.config, arguments.override)
         logs.set_up_logging(sys.stderr, level=arguments.log_level, form=config.log_format)
+        if config.audit_log:
+            with errors.storage_errors("open logbus.audit.log"):
+                logs.set_up_audit_log(config.audit_log)
         from logbus_broker.node import LogBroker  # imported here, so that --help and errors in settings appear at once
 
         node = LogBroker(config)

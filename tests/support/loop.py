@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from logbus_broker.api.handler import Parts, Pending
@@ -13,6 +13,7 @@ from logbus_broker.config.parsers import INT32_MAX
 from logbus_broker.config.settings import BrokerConfig
 from logbus_broker.counters import NetworkCounters
 from logbus_broker.network.connection import Connection
+from logbus_broker.network.gate import Gate
 from logbus_broker.network.poller import READ, RESET, Poller
 from logbus_broker.network.server import Server
 from logbus_broker.protocol.framing import Request
@@ -116,6 +117,7 @@ class Loop:
         fast_path: ProduceFastPath | None = None,
         clock: ManualClock | None = None,
         steps: Any = None,
+        gates: Mapping[str, Gate] | None = None,
         **settings: Any,
     ) -> None:
         self.clock = clock or ManualClock()
@@ -141,6 +143,7 @@ class Loop:
             defect=lambda what, error: self.defects.append(f"{what}: {error}"),
             poller=self.poller,
             fast_path=fast_path,
+            gates=gates or {},
         )
 
     def _sweep(self) -> None:

@@ -24,6 +24,7 @@ from datetime import datetime
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.metadata import version
+from ipaddress import ip_address
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
@@ -218,18 +219,33 @@ Answer = tuple[HTTPStatus, str, bytes]
 
 
 class MetricsServer(ThreadingHTTPServer):
-    """Listens once constructed; `UserError` where the port is taken. `health` returns the text of /healthz."""
+    """Listens once constructed; `UserError` where the port is taken, or others could reach it and that is not allowed in words.
+    `health` returns the text of /healthz."""
 
     daemon_threads = True
     request_queue_size = 64
 
-    def __init__(self, host: str, port: int, registry: CollectorRegistry, health: Callable[[], str]) -> None:
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        registry: CollectorRegistry,
+        health: Callable[[], str],
+        *,
+        allow_unauthenticated: bool = False,
+    ) -> None:
         self.registry, self.health = registry, health
         self.slots = threading.BoundedSemaphore(SCRAPES_MAX)
         try:
             super().__init__((host, port), Handler)
         except OSError as error:
             raise UserError(_cannot_listen(host, port, error)) from None
+        if not allow_unauthenticated and not ip_address(str(self.server_address[0])).is_loopback:
+            self.server_close()
+            raise UserError(
+                f"--host {host} can be reached by others, and the exporter asks nobody for a login: use --host 127.0.0.1, or add "
+                "--allow-unauthenticated if everyone who can connect may see the names and sizes of topics, groups and pipelines"
+            )
 
     @property
     def url(self) -> str:

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 from logbus.cli import main
+from logbus.errors import UserError
 from logbus.kafka.client import Client
 from logbus.kafka.topics import Topics
 from logbus.loads.engine import connect
@@ -175,6 +176,12 @@ def test_other_addresses_say_where_to_look_and_one_scraper_too_many_is_told_so()
     assert refusal(server.url) == (503, "too many concurrent scrapes\n")
     stop.set()
     serving.join()
+
+
+def test_an_address_that_others_can_reach_needs_the_words() -> None:
+    with pytest.raises(UserError, match="--host 0.0.0.0 can be reached by others.*--allow-unauthenticated"):
+        MetricsServer("0.0.0.0", 0, CollectorRegistry(), str)
+    MetricsServer("0.0.0.0", 0, CollectorRegistry(), str, allow_unauthenticated=True).server_close()
 
 
 def refusal(url: str) -> tuple[int, str]:
