@@ -132,16 +132,15 @@ def _changed(
     if not user:
         raise errors.UnacceptableCredential("Username must not be empty")
     changes: dict[tuple[str, ScramMechanism], ScramCredential | None] = {}
-    for row in (*deletions, *upsertions):
+    for count, row in enumerate((*deletions, *upsertions)):
         if row.mechanism not in tuple(ScramMechanism):
             raise errors.UnsupportedSaslMechanism("Unknown SCRAM mechanism", reason="mechanism")
         key = user, ScramMechanism(row.mechanism)
+        if count < len(deletions) and credentials.get(key) is None:
+            raise errors.ResourceNotFound("Attempt to delete a user credential that does not exist")
         if key in changes:
             raise errors.DuplicateResource("A user credential cannot be altered twice in the same request")
         changes[key] = None
-    for row in deletions:
-        if credentials.get((user, ScramMechanism(row.mechanism))) is None:
-            raise errors.ResourceNotFound("Attempt to delete a user credential that does not exist")
     for row in upsertions:
         changes[user, ScramMechanism(row.mechanism)] = _credential(row)
     return changes

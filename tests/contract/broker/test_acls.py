@@ -23,7 +23,7 @@ from logbus_broker.security.state import ANONYMOUS, AclOperation, AclPermission,
 from tests.support.engine import Harness
 from tests.support.message_trees import Tree, decoded, encoded
 from tests.support.raw_client import Closed, RawClient
-from tests.support.secured_kafka import PASSWORDS, SecuredKafka, secured_kafka  # noqa: F401
+from tests.support.secured_kafka import PASSWORDS, SecuredKafka
 
 ONE, TWO, PRE, PREFIX, NEW, GONE = "acl-1", "acl-2", "acl-pre-a", "acl-pre-", "acl-new", "acl-unknown"
 GROUP, OTHER = "acl-group", "acl-other"
