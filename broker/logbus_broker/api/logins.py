@@ -93,7 +93,7 @@ def handle_alter_user_scram_credentials(
 
     def edit(state: SecurityState) -> SecurityState:
         # May be called again with a newer state: what it says about each user is of the state that is stored.
-        credentials = dict(state.credentials)
+        credentials: dict[Any, ScramCredential | None] = dict(state.credentials)
         outcomes.clear()
         for user, deletions, upsertions in _by_user(message):
             outcomes[user] = refused.get(user)
