@@ -367,6 +367,7 @@ class Side:
         self.ask(create_topics(ONE, TWO, PRE), as_admin=True)
         for topic in self._send(("METADATA", 12, {"topics": [{"name": ONE}]}), as_admin=True)["topics"]:
             self._ids[ONE] = topic["topic_id"]
+        wait_until(lambda: self.ask(PRODUCER_ID, as_admin=True) == {"0"}, what="producer ids")
         for group in (GROUP, OTHER):
             api, version, tree = commit(ONE, PRE)
             committing = (api, version, {**tree, "group_id": group})
