@@ -60,7 +60,8 @@ def serve(arguments: Namespace) -> None:
         logs.set_up_logging(sys.stderr, level=arguments.log_level, form=config.log_format)
         if config.audit_log:
             with errors.storage_errors("open logbus.audit.log"):
-                logs.set_up_audit_log(config.audit_log)
+                file = os.open(config.audit_log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+            logs.set_up_audit_log(os.fdopen(file, "w", buffering=1))
         from logbus_broker.node import LogBroker  # imported here, so that --help and errors in settings appear at once
 
         node = LogBroker(config)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 from collections.abc import Mapping
 from typing import TextIO
 
@@ -34,10 +33,9 @@ def set_up_logging(stream: TextIO, *, level: str, form: str) -> None:
     logging.basicConfig(level=level, handlers=[handler], force=True)
 
 
-def set_up_audit_log(path: str) -> None:
-    """Send what `broker.audit` logs to a file for its owner only, as JSON lines. Refusals, which anybody can cause, are bounded
-    as all other events are; each change that was allowed has its line. OSError."""
-    stream = os.fdopen(os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600), "w", buffering=1)
+def set_up_audit_log(stream: TextIO) -> None:
+    """Send what `broker.audit` logs to `stream`, as JSON lines. Refusals, which anybody can cause, are bounded as all other
+    events are; each change that was allowed has its line."""
     refusals, changes = BoundedHandler(stream), logging.StreamHandler(stream)
     refusals.addFilter(lambda record: record.levelno >= logging.WARNING)
     changes.addFilter(lambda record: record.levelno < logging.WARNING)

@@ -28,7 +28,7 @@ from logbus_broker.disk.kernel_sync import KernelSync
 from logbus_broker.log.thread_pool import SystemThreadPool
 from logbus_broker.metrics import health, metrics_page
 from logbus_broker.network.acceptor import bind
-from logbus_broker.network.http import HttpAnswer, HttpEndpoint, text
+from logbus_broker.network.http import NAMES_OF_LOOPBACK, HttpAnswer, HttpEndpoint, text
 from logbus_broker.network.poller import Poller, Wakeup
 from logbus_broker.network.prometheus import CONTENT_TYPE
 from logbus_broker.network.server import Server
@@ -99,7 +99,12 @@ class LogBroker:
         if metrics is not None:
             routes = {"/metrics": self._page, "/health": self._health}
             self._metrics = HttpEndpoint(
-                metrics, routes, poller=poller, now=clock.monotonic, descriptors_end=open_files.readers_end
+                metrics,
+                routes,
+                poller=poller,
+                now=clock.monotonic,
+                descriptors_end=open_files.readers_end,
+                names=() if reach_of(metrics.getsockname()[0]) else {*NAMES_OF_LOOPBACK, metrics.getsockname()[0]},
             )
         self._server = Server(
             self._listening,

@@ -196,14 +196,14 @@ def _read_in_slices(fetch: FetchRequest, version: int, origin: Origin, context: 
 
 def _read(parts: Sequence[FetchPartition], reading: _Reading, version: int, origin: Origin, context: Context) -> None:
     partition_of: Any = context.partitions.get_by_id if version >= TOPIC_IDS_FROM else context.partitions.get
-    budget, is_named = reading.budget, version < TOPIC_IDS_FROM
+    budget = reading.budget
     caller = None if context.authorizer is None else Caller(ApiKey.FETCH, origin, context.authorizer)
     for part in parts:
         try:
-            if caller is not None and is_named:
+            if caller is not None and isinstance(part.topic, str):  # a name, before it is looked up
                 caller.check(AclResourceType.TOPIC, part.topic)
             partition = partition_of(part.topic, part.partition_index)
-            if caller is not None and not is_named:
+            if caller is not None and version >= TOPIC_IDS_FROM:
                 caller.check(AclResourceType.TOPIC, partition.topic)
             if context.serves_consumers is not None and not context.serves_consumers(partition):
                 raise NotLeaderOrFollower(f"this broker has not been able to confirm for too long that it leads {partition.name}")

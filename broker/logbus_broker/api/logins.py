@@ -93,7 +93,7 @@ def handle_alter_user_scram_credentials(
 
     def edit(state: SecurityState) -> SecurityState:
         # May be called again with a newer state: what it says about each user is of the state that is stored.
-        credentials = dict(state.credentials)
+        credentials: dict[Any, ScramCredential | None] = dict(state.credentials)
         outcomes.clear()
         for user, deletions, upsertions in _by_user(message):
             outcomes[user] = refused.get(user)
@@ -132,16 +132,15 @@ def _changed(
     if not user:
         raise errors.UnacceptableCredential("Username must not be empty")
     changes: dict[tuple[str, ScramMechanism], ScramCredential | None] = {}
-    for row in (*deletions, *upsertions):
+    for count, row in enumerate((*deletions, *upsertions)):
         if row.mechanism not in tuple(ScramMechanism):
             raise errors.UnsupportedSaslMechanism("Unknown SCRAM mechanism", reason="mechanism")
         key = user, ScramMechanism(row.mechanism)
+        if count < len(deletions) and credentials.get(key) is None:
+            raise errors.ResourceNotFound("Attempt to delete a user credential that does not exist")
         if key in changes:
             raise errors.DuplicateResource("A user credential cannot be altered twice in the same request")
         changes[key] = None
-    for row in deletions:
-        if credentials.get((user, ScramMechanism(row.mechanism))) is None:
-            raise errors.ResourceNotFound("Attempt to delete a user credential that does not exist")
     for row in upsertions:
         changes[user, ScramMechanism(row.mechanism)] = _credential(row)
     return changes

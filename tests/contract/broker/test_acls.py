@@ -23,7 +23,7 @@ from logbus_broker.security.state import ANONYMOUS, AclOperation, AclPermission,
 from tests.support.engine import Harness
 from tests.support.message_trees import Tree, decoded, encoded
 from tests.support.raw_client import Closed, RawClient
-from tests.support.secured_kafka import PASSWORDS, SecuredKafka, secured_kafka  # noqa: F401
+from tests.support.secured_kafka import PASSWORDS, SecuredKafka
 
 ONE, TWO, PRE, PREFIX, NEW, GONE = "acl-1", "acl-2", "acl-pre-a", "acl-pre-", "acl-new", "acl-unknown"
 GROUP, OTHER = "acl-group", "acl-other"
@@ -367,6 +367,7 @@ class Side:
         self.ask(create_topics(ONE, TWO, PRE), as_admin=True)
         for topic in self._send(("METADATA", 12, {"topics": [{"name": ONE}]}), as_admin=True)["topics"]:
             self._ids[ONE] = topic["topic_id"]
+        wait_until(lambda: self.ask(PRODUCER_ID, as_admin=True) == {"0"}, what="producer ids")
         for group in (GROUP, OTHER):
             api, version, tree = commit(ONE, PRE)
             committing = (api, version, {**tree, "group_id": group})

@@ -63,7 +63,10 @@ def test_the_finer_setting_wins_over_hours() -> None:
         ({"num.partitions": "0"}, "between 1"),
         (SASL | {"sasl.enabled.mechanisms": "GSSAPI"}, r"must be a list of PLAIN, .* \(there is no Kerberos\)"),
         (SASL | {"sasl.enabled.mechanisms": "PLAIN"}, "set logbus.allow.cleartext.passwords=true"),
-        (SASL | {"listener.name.sasl_plaintext.sasl.enabled.mechanisms": "OAUTHBEARER"}, "no TLS: others could read the password"),
+        (
+            SASL | {"listener.name.sasl_plaintext.sasl.enabled.mechanisms": "OAUTHBEARER"},
+            "no TLS: others could read the password",
+        ),
         (
             SASL | {"sasl.enabled.mechanisms": "OAUTHBEARER", "logbus.allow.cleartext.passwords": "true"},
             "set sasl.oauthbearer.jwks.endpoint.url and sasl.oauthbearer.expected.issuer and sasl.oauthbearer.expected.audience",
