@@ -29,7 +29,7 @@ cluster-down:  ## end what `make cluster` runs, from another terminal
 	@scripts/cluster-down.sh .logbus/cluster
 
 # Three workers, also for two cores since many tests wait for processes, in the order of the folders: those with real processes, which wait most, begin first.
-WORKERS ?= 4
+WORKERS ?= 3
 SUITE := tests/e2e tests/contract tests/fault tests/integration tests/proof tests/sim tests/property tests/unit
 PYTEST := $(RUN)/python -m pytest
 

@@ -72,6 +72,17 @@ def stop(process: subprocess.Popen[bytes]) -> int:
         return process.wait()
 
 
+def pause(pid: int) -> None:
+    """SIGSTOP. Returns when it has stopped: the signal reaches the threads of a process one after the other, and until then it
+    may still answer."""
+    os.kill(pid, signal.SIGSTOP)
+    wait_until(lambda: all(state == "T" for state in _thread_states(pid)), what=f"process {pid} to stop")
+
+
+def _thread_states(pid: int) -> list[str]:
+    return [stat.read_text().rpartition(")")[2].split()[0] for stat in Path(f"/proc/{pid}/task").glob("*/stat")]
+
+
 def wait_until_listening(port: int, process: subprocess.Popen[bytes], *, log_path: Path) -> None:
     """Returns once the port accepts connections; StartFailed with the log's tail if the process ends or time is up."""
 

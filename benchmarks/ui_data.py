@@ -43,9 +43,9 @@ RANGES = text("""
         generate_series(0, cast(:partitions as int) - 1) as part
 """)
 ATTEMPTS = text("""
-    insert into logbus.attempt (window_id, number, state, run_id, try_number, staging_table, dead_letter_table, cleaned, began_at,
-        heartbeat_at, ended_at)
-    select id, 1, 'committed', 'scheduled', 1, 's', 'd', true, loaded_at, loaded_at, loaded_at
+    insert into logbus.attempt (window_id, number, key, state, run_id, try_number, staging_table, dead_letter_table, cleaned,
+        began_at, heartbeat_at, ended_at)
+    select id, 1, md5(id::text), 'committed', 'scheduled', 1, 's', 'd', true, loaded_at, loaded_at, loaded_at
     from logbus.window where loaded_attempt is not null
 """)
 

@@ -37,13 +37,13 @@ class Place:
     @contextmanager
     def api_server(self) -> Iterator[httpx.Client]:
         """A new process, and a client that is already logged in: getting a token is not part of a page."""
-        supervisor = Supervisor()
+        supervisor, password = Supervisor(), self.airflow.password
         try:
             server = supervisor.start(program(self.airflow, "api-server", "--workers", "1"))
             with httpx.Client(base_url=self.airflow.url, timeout=60.0, trust_env=False) as client:
-                with closing(AirflowApi(self.airflow.url)) as api:
+                with closing(AirflowApi(self.airflow.url, password)) as api:
                     wait_until(api.answers, what="Airflow's api-server", processes=[server])
-                client.headers["Authorization"] = f"Bearer {client.get('/auth/token').json()['access_token']}"
+                    client.headers["Authorization"] = f"Bearer {api.token()}"
                 yield client
         finally:
             supervisor.end()

@@ -1,7 +1,18 @@
 #!/usr/bin/env bash
-# Creates what Airflow's components need before they start: Airflow's tables, the ledger, the pool, the connections, the
-# users. Can be run again at any time; all secrets are passed by environment.
+# Creates what Airflow's components need before they start: the databases' roles, Airflow's tables, the ledger, the pool, the
+# connections, the users. Can be run again at any time; all secrets are passed by environment.
 set -euo pipefail
+
+# The roles' passwords are in a file for as long as this takes: a command line is not for secrets.
+passwords=$(mktemp)
+trap 'rm -f "$passwords"' EXIT
+cat >"$passwords" <<ROLES
+airflow=$LOGBUS_AIRFLOW_PASSWORD
+logbus_loader=$LOGBUS_WAREHOUSE_PASSWORD
+logbus_reader=$LOGBUS_READER_PASSWORD
+logbus_ui=$LOGBUS_UI_PASSWORD
+ROLES
+LOGBUS_WAREHOUSE_URL=$LOGBUS_POSTGRES_URL logbus roles --airflow-database airflow --passwords "$passwords" --execute
 
 airflow db migrate
 logbus airflow setup --bootstrap-server "$LOGBUS_BOOTSTRAP_SERVER" --master "$LOGBUS_SPARK_MASTER"

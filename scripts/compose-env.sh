@@ -18,11 +18,14 @@ add() { # NAME VALUE, unless the name is set already
 add LOGBUS_POSTGRES_PASSWORD "$(password)"
 add LOGBUS_AIRFLOW_PASSWORD "$(password)"
 add LOGBUS_WAREHOUSE_PASSWORD "$(password)"
+add LOGBUS_READER_PASSWORD "$(password)"
+add LOGBUS_UI_PASSWORD "$(password)"
 add LOGBUS_ADMIN_PASSWORD "$(password)"
 add LOGBUS_VIEWER_PASSWORD "$(password)"
 add LOGBUS_GRAFANA_PASSWORD "$(password)"
 add LOGBUS_JWT_SECRET "$(hex)$(hex)"
 add LOGBUS_API_SECRET_KEY "$(hex)"
+add LOGBUS_SPARK_SECRET "$(hex)"
 add LOGBUS_FERNET_KEY "$(fernet_key)"
 add LOGBUS_ALERT_WEBHOOK "http://localhost:9/set-LOGBUS_ALERT_WEBHOOK-in-.env" # nothing listens there
 

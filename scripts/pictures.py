@@ -20,13 +20,14 @@ from pathlib import Path
 
 import httpx
 from confluent_kafka import Producer
+from logbus.cli.local_airflow import AirflowApi
 from logbus.loads.embedded import EmbeddedPostgres
 from logbus.model import instant_text
 from playwright.sync_api import Browser, BrowserContext, Page
 
 from tests.support.api_server import DAGS, ApiServer
 from tests.support.broker import LogbusBroker
-from tests.support.browsing import PATIENCE_MS, chromium, ours
+from tests.support.browsing import PATIENCE_MS, chromium, log_in_by_token, ours
 from tests.support.postgres import FAST
 from tests.support.seeded_platform import STORIES, SeededPlatform, seeded
 
@@ -125,11 +126,13 @@ def take_demo() -> None:
             said = b""
             while DEMO_IS_UP not in said:
                 said += os.read(reading, 4096)
-            found = re.search(rb"(http://[\d.]+:\d+)/dags/", said)
+            found = re.search(r"(http://[\d.]+:\d+)/dags/.*password (\w+)", said.decode(), re.DOTALL)
             assert found is not None, f"the demo names no Airflow:\n{said.decode()}"
+            url, password = found.groups()
             with chromium() as browser:
                 context = browser.new_context(viewport={"width": width, "height": height}, color_scheme=theme)
-                shoot(context, f"{found[1].decode()}{PAGE}/ingestion?hours=24", name)
+                log_in_by_token(context, url, AirflowApi(url, password).token())
+                shoot(context, f"{url}{PAGE}/ingestion?hours=24", name)
         finally:
             process.send_signal(signal.SIGINT)
             # It keeps printing while it ends; a terminal that is not read would block it.

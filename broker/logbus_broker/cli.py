@@ -58,6 +58,10 @@ def serve(arguments: Namespace) -> None:
     try:
         config = load_config(arguments.config, arguments.override)
         logs.set_up_logging(sys.stderr, level=arguments.log_level, form=config.log_format)
+        if config.audit_log:
+            with errors.storage_errors("open logbus.audit.log"):
+                file = os.open(config.audit_log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+            logs.set_up_audit_log(os.fdopen(file, "w", buffering=1))
         from logbus_broker.node import LogBroker  # imported here, so that --help and errors in settings appear at once
 
         node = LogBroker(config)

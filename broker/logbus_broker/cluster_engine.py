@@ -29,7 +29,6 @@ from logbus_broker.replication.leader import Leader
 
 logger = logging.getLogger("broker.cluster_engine")
 
-_LISTENER_PROTOCOL = "PLAINTEXT"
 _SERVED_WITHOUT_LEAD_SESSIONS = 2  # for how many session timeouts an unconfirmed leader still serves consumers
 
 Then = Callable[[BrokerError | None], None]
@@ -86,7 +85,9 @@ class Cluster:
             broker_id=config.broker_id,
             incarnation=-1,
             endpoints={
-                name: metadata_image.Endpoint(host=listener.host, port=listener.port, security_protocol=_LISTENER_PROTOCOL)
+                name: metadata_image.Endpoint(
+                    host=listener.host, port=listener.port, security_protocol=config.protocol_of(name).value
+                )
                 # Register the advertised address: the bound one may be the wildcard address, or a port that is mapped to
                 # another.
                 for name, listener in config.advertised_at(ports).items()

@@ -83,6 +83,11 @@ def build_context(
         quotas=ClientQuotas(lambda: metadata_source.security.state, config.quota_windows, config.quota_window_seconds),
         cluster=metadata_source.member,
     )
+    if config.authorizer_class_name:
+        from logbus_broker.api.authorizer import Authorizer  # most brokers have none
+
+        context.authorizer = Authorizer(context.security, config)
+        context.security.on_change = functools.partial(context.authorizer.acls_changed, purgatory)
     context.groups.on_unstored = functools.partial(groups.store_group, context=context)
     group_loader = GroupLoader(context)
 

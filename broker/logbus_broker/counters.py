@@ -48,15 +48,18 @@ class Histogram:
 
 
 class NetworkCounters:
-    """Connections and the loop's time. `closed` and `refused` count by reason: one word each, from the server's own code."""
+    """Connections and the loop's time. `closed`, `refused` and `refused_logins` count by reason: one word each, from the server's
+    own code."""
 
-    __slots__ = ("accepted", "busy_seconds", "closed", "connections", "held_bytes", "refused")
+    __slots__ = ("accepted", "busy_seconds", "closed", "connections", "held_bytes", "logins", "refused", "refused_logins")
 
     def __init__(self) -> None:
         self.accepted = 0
         self.connections = 0
         self.closed: Counter[str] = Counter()
         self.refused: Counter[str] = Counter()
+        self.logins = 0
+        self.refused_logins: Counter[str] = Counter()
         self.held_bytes = 0  # of incomplete requests, and of answers that peers do not read
         self.busy_seconds = 0.0
 

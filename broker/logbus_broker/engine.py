@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from logbus_broker import composition, counters, errors, health, logs
-from logbus_broker.api import dispatch, error_codes, groups, handler, offsets_topic, produce_fast_path
+from logbus_broker.api import dispatch, error_codes, groups, handler, logins, offsets_topic, produce_fast_path
 from logbus_broker.api.metadata_source import LocalMetadata, MetadataSource
 from logbus_broker.clock import Clock
 from logbus_broker.cluster import cluster_view, local_files
@@ -220,6 +220,23 @@ class Engine:
         """A connection was closed; `origin` is the same object that its requests carried."""
         if self.cluster is not None:
             self.cluster.leader.closed(origin)
+
+    def add_users(self, passwords: Mapping[str, str], then: Callable[[errors.BrokerError | None], None]) -> None:
+        """Give these users credentials, as far as they have none; `then` is called once they can log in."""
+
+        def steps() -> background_tasks.Steps:
+            try:
+                yield from self.context.security.change(logins.add_users(passwords))
+            except errors.BrokerError as error:
+                then(errors.StartupError(f"cannot store the users of logbus.users.file: {error}"))
+            else:
+                then(None)
+
+        def failed() -> None:
+            logs.log_bug("adding the users of logbus.users.file failed")
+            then(errors.StartupError("cannot add the users of logbus.users.file: see the log"))
+
+        self.tasks.begin(steps(), failed)
 
     def leave(self, then: Callable[[], None]) -> None:
         """The process should stop: `then` is called once no other broker depends on it. Safe in a signal handler."""

@@ -257,7 +257,13 @@ class TransactionsNotSupported(RequestError):
 
 
 class AuthenticationError(RequestError):
-    """The peer has not shown who it is; the text never says whether a user exists."""
+    """The peer has not shown who it is; the text never says whether a user exists. `reason` is one word for the broker's own log
+    and metrics, which do tell such cases apart; `user` is who the peer claims to be, as far as it has said so."""
+
+    def __init__(self, text: str, *, reason: str, user: str = "") -> None:
+        super().__init__(text)
+        self.reason = reason
+        self.user = user
 
 
 class SaslAuthenticationFailed(AuthenticationError):

@@ -19,6 +19,7 @@ _CLASSES_MAX = 256  # the broker has fewer templates than this; a safety limit n
 FIELD_LENGTH_MAX = 2_000
 
 logger = logging.getLogger("broker.bugs")
+audit = logging.getLogger("broker.audit")
 
 BROKER_BUG = "(broker bug)"  # ends every line that only a bug of the broker can cause: tests look for it
 
@@ -32,6 +33,19 @@ def set_up_logging(stream: TextIO, *, level: str, form: str) -> None:
     logging.basicConfig(level=level, handlers=[handler], force=True)
 
 
+def set_up_audit_log(stream: TextIO) -> None:
+    """Send what `broker.audit` logs to `stream`, as JSON lines. Refusals, which anybody can cause, are bounded as all other
+    events are; each change that was allowed has its line."""
+    refusals, changes = BoundedHandler(stream), logging.StreamHandler(stream)
+    refusals.addFilter(lambda record: record.levelno >= logging.WARNING)
+    changes.addFilter(lambda record: record.levelno < logging.WARNING)
+    for handler in (refusals, changes):
+        handler.setFormatter(LineFormatter(json_lines=True))
+        audit.addHandler(handler)
+    audit.setLevel(logging.INFO)
+    audit.propagate = False
+
+
 def log_bug(event: str, *args: object, error: BaseException | None = None, extra: Mapping[str, object] | None = None) -> None:
     """Log an unexpected exception with its traceback: `error`, or the one being handled."""
     logger.error(f"{event} {BROKER_BUG}", *args, exc_info=error or True, extra=extra)
@@ -39,7 +53,7 @@ def log_bug(event: str, *args: object, error: BaseException | None = None, extra
 
 def report_suppressed(now: float) -> None:
     """Log how many lines were suppressed, for event classes whose window is over. `now` is in seconds since the epoch."""
-    for handler in logging.getLogger().handlers:
+    for handler in (*logging.getLogger().handlers, *audit.handlers):
         if isinstance(handler, BoundedHandler):
             handler.report(now)
 

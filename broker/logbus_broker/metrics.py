@@ -212,6 +212,8 @@ def _network(network: NetworkCounters) -> Families:
         names.CONNECTIONS_MADE: [Sample(network.accepted, _LISTENER)],
         names.CONNECTIONS_CLOSED: by_reason(network.closed),
         names.CONNECTIONS_REFUSED: by_reason(network.refused),
+        names.LOGINS: [Sample(network.logins)],
+        names.LOGINS_REFUSED: by_reason(network.refused_logins),
         names.HELD_BYTES: [Sample(network.held_bytes)],
         names.BUSY: [Sample(network.busy_seconds)],
     }

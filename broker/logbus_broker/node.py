@@ -13,28 +13,32 @@ import resource
 import signal
 import sys
 import uuid
+from collections.abc import Mapping
 from dataclasses import replace
-from ipaddress import ip_address
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from logbus_broker import engine, errors, logs
+from logbus_broker.api.logins import read_users_file
 from logbus_broker.clock import SystemClock
+from logbus_broker.config.parsers import Listener
 from logbus_broker.config.settings import BrokerConfig
 from logbus_broker.disk.filesystem import FileSystem, OpenFiles
 from logbus_broker.disk.kernel_sync import KernelSync
 from logbus_broker.log.thread_pool import SystemThreadPool
 from logbus_broker.metrics import health, metrics_page
 from logbus_broker.network.acceptor import bind
-from logbus_broker.network.http import HttpAnswer, HttpEndpoint, text
+from logbus_broker.network.http import NAMES_OF_LOOPBACK, HttpAnswer, HttpEndpoint, text
 from logbus_broker.network.poller import Poller, Wakeup
 from logbus_broker.network.prometheus import CONTENT_TYPE
 from logbus_broker.network.server import Server
 from logbus_broker.network.throttling import Throttle
+from logbus_broker.security.exposure import WORDS, reach_of, why_closed
 
 if TYPE_CHECKING:  # a standalone broker imports none of this
     from logbus_broker.cluster.store import Store
     from logbus_broker.cluster_engine import ClusterEnvironment
+    from logbus_broker.network.gate import Gate
 
 logger = logging.getLogger("broker.node")
 
@@ -56,6 +60,7 @@ class LogBroker:
         self._started = clock.monotonic()
         self._store: Store | None = None
         self._error: errors.BrokerError | None = None  # why the process stops without a signal
+        self._users = read_users_file(Path(config.users_file).expanduser()) if config.users_file else {}
         self._config = config
         # Bound before the directory is opened: recovery may take a minute, and a port in use should not be discovered only
         # afterwards. No connection is accepted until `serve`.
@@ -68,6 +73,9 @@ class LogBroker:
         self._bound = [(listener, self._listening[listener.name].getsockname()[0]) for listener in config.listeners]
         if metrics is not None and config.metrics_listener is not None:
             self._bound.append((config.metrics_listener, metrics.getsockname()[0]))
+        self._refuse_if_exposed()
+        if any(config.protocol_of(listener.name).has_tls for listener in config.listeners):
+            raise errors.StartupError("TLS is not offered")
         self._wakeup = Wakeup()
         kernel = KernelSync.open() if config.flush_in_kernel else None
         if config.flush_in_kernel and kernel is None:
@@ -92,7 +100,12 @@ class LogBroker:
         if metrics is not None:
             routes = {"/metrics": self._page, "/health": self._health}
             self._metrics = HttpEndpoint(
-                metrics, routes, poller=poller, now=clock.monotonic, descriptors_end=open_files.readers_end
+                metrics,
+                routes,
+                poller=poller,
+                now=clock.monotonic,
+                descriptors_end=open_files.readers_end,
+                names=() if reach_of(metrics.getsockname()[0]) else {*NAMES_OF_LOOPBACK, metrics.getsockname()[0]},
             )
         self._server = Server(
             self._listening,
@@ -110,10 +123,21 @@ class LogBroker:
             defect=self._engine.health.defect,
             poller=poller,
             on_closed=self._engine.disconnected,
-            is_open=self._engine.is_ready,
+            is_open=self._engine.is_ready and not self._users,
             fast_path=self._engine.fast_path,
             throttle=Throttle(self._engine.context.quotas, clock.monotonic),
+            gates=self._open_gates(config) if any(map(self._has_login, config.listeners)) else {},
         )
+
+    def _has_login(self, listener: Listener) -> bool:
+        return self._config.protocol_of(listener.name).has_login
+
+    def _open_gates(self, config: BrokerConfig) -> Mapping[str, Gate]:
+        from logbus_broker.network.gate import open_gates  # a broker without logins needs none of it
+
+        fast_path, engine = self._engine.fast_path, self._engine
+        connect = fast_path.connect if fast_path is not None else lambda: None
+        return open_gates(config, engine.context, dispatch=engine.dispatch, connect_fast_path=connect)
 
     def _cluster_environment(self, thread_pool: SystemThreadPool, poller: Poller[Any], clock: SystemClock) -> ClusterEnvironment:
         """The real one, as opposed to that of tests."""
@@ -144,10 +168,13 @@ class LogBroker:
         )
 
     def _entered(self, error: errors.BrokerError | None) -> None:
-        """This broker has joined its cluster, or cannot."""
+        """This broker has joined its cluster, or cannot. Before the first login there must be users: then it is ready."""
         self._error = error
         if error is not None:
             self._server.stop()
+        elif self._users:
+            users, self._users = self._users, {}
+            self._engine.add_users(users, self._entered)
         else:
             self._server.open()
             self._say_ready()
@@ -170,7 +197,7 @@ class LogBroker:
         self._check_open_files()
         self._warn_if_exposed()
         if self._engine.is_ready:
-            self._say_ready()
+            self._entered(None)
         if self._metrics is not None and self._config.metrics_listener is not None:
             served = replace(self._config.metrics_listener, port=self._metrics.port)
             logger.info("metrics are at %s/metrics", str(served).lower())
@@ -225,11 +252,20 @@ class LogBroker:
         if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup: a closed terminal must not end it
             signal.signal(signal.SIGHUP, stop)
 
+    def _refuse_if_exposed(self) -> None:
+        for listener, address in self._bound:
+            reason = why_closed(listener, address, self._config)
+            if reason and not self._config.allow_unauthenticated:
+                raise errors.StartupError(reason)
+
     def _warn_if_exposed(self) -> None:
         for listener, address in self._bound:
-            if reach := reach_of(address):
+            if why_closed(listener, address, self._config):
                 logger.warning(
-                    "%s is %s, and there is no authentication: anyone who can connect has full access", listener, reach
+                    "%s is %s, and there is no authentication: anyone who can connect has full access (%s=true)",
+                    listener,
+                    reach_of(address),
+                    WORDS,
                 )
 
     def _check_open_files(self) -> None:
@@ -252,15 +288,6 @@ def _boot_id() -> str:
         return _BOOT_ID.read_text().strip()
     except OSError:
         return ""
-
-
-def reach_of(address: str) -> str:
-    """From where a listener that is bound to this address can be reached; empty if only from this machine."""
-    parsed = ip_address(address)
-    parsed = getattr(parsed, "ipv4_mapped", None) or parsed
-    if parsed.is_unspecified:
-        return "every interface"
-    return "" if parsed.is_loopback else "an address of the network"
 
 
 def raise_open_files_limit() -> int:

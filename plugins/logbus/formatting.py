@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import base64
+import json
 import re
 import unicodedata
 from collections.abc import Sequence
 from typing import Any
+from urllib.parse import quote, quote_plus
 
 JOINERS = "\u200c\u200d"
 DOUBTFUL = re.compile("[^ -~]")  # looked at one by one
@@ -48,6 +50,13 @@ def _escaped(character: str) -> str:
 def inert_json(text: str) -> str:
     """The same JSON, with the control characters escaped that JSON lets pass: a terminal obeys U+009B as it does ESC [."""
     return text if text.isascii() else C1.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
+
+
+def spellings(secret: str) -> list[str]:
+    """Each form in which a secret may appear in a text that has to hide it: as it is, in JSON, in a URL of any writer's.
+    SQLAlchemy's keep spaces and plus signs, those that libpq reads plus signs."""
+    in_urls = (quote(secret, safe=kept) for kept in ("", "+", " +"))
+    return list(dict.fromkeys([secret, json.dumps(secret)[1:-1], *in_urls, quote_plus(secret)]))
 
 
 def shown_value(value: bytes | None) -> dict[str, Any]:

@@ -14,6 +14,9 @@ CONNECTION_TYPE = "logbus_warehouse"
 # The names by which the api-server may be addressed, with commas between them; without it, by any.
 HOSTS_VARIABLE = "LOGBUS_AIRFLOW_HOSTS"
 
+# The warehouse as the api-server reads it for the pages, by a role that may only read; without it, by warehouse_default.
+PAGES_WAREHOUSE_VARIABLE = "LOGBUS_PAGES_WAREHOUSE_URL"
+
 INTEGRATION = "logbus"
 # By kind: the folder. A trigger stands beside its sensor; `window_event` has none.
 KINDS = {"operators": "operators", "sensors": "sensors", "hooks": "hooks", "triggers": "sensors"}

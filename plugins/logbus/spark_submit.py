@@ -44,6 +44,9 @@ CONF: Mapping[str, str] = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.speculation": "false",
+    # Spark's own, and the variables below: on YARN and Kubernetes, and for executors, variables become settings, which its UI and
+    # its event log show.
+    "spark.redaction.regex": f"(?i)secret|password|token|access[.]?key|{WAREHOUSE_URL_VARIABLE}|{KAFKA_CONFIG_VARIABLE}",
     "spark.sql.shuffle.partitions": "2",
     "spark.python.daemon.module": "logbus_spark.worker_daemon",
     # For either side of the socket through which results reach Python; in its default, 15 s, a machine that swaps fails the load.

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol, TypeVar
 
 from logbus.errors import NotInTime
+from logbus.formatting import printable
 
 # Ten times the slowest start that was seen on two cores with ten busy programs beside it.
 PATIENCE_SECONDS = 600.0
@@ -109,8 +110,8 @@ def announced(what: str, say: Say) -> Iterator[None]:
 
 
 def _announce(what: str, say: Say, over: threading.Event) -> None:
-    elapsed, silence = 0.0, SILENCE_SECONDS_MAX
+    elapsed, silence, shown = 0.0, SILENCE_SECONDS_MAX, printable(what)  # it may quote the name of a group, or of a process
     while not over.wait(silence):
         elapsed += silence
-        say(f"waiting for {what}: {elapsed:.0f} s")
+        say(f"waiting for {shown}: {elapsed:.0f} s")
         silence = elapsed

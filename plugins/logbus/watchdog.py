@@ -93,6 +93,7 @@ class Watchdog:
         self._child = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
+            close_fds=False,  # those that the owner has passed on are for the command
             preexec_fn=lambda: prctl(PR_SET_PDEATHSIG, signal.SIGKILL),  # after the change of account, which would undo it
             **identity(user),
         )

@@ -31,13 +31,13 @@ from logbus.waiting import wait_until
 from sqlalchemy import create_engine
 
 from tests.support.pages import PROJECT, blocks
-from tests.support.secured_kafka import PASSWORDS, SecuredKafka, secured_kafka, token_endpoint, unsecured_token  # noqa: F401
+from tests.support.secured_kafka import PASSWORDS, SecuredKafka, token_endpoint, unsecured_token
 
 TOPIC = "read.orders"
 
 
 @pytest.fixture(scope="module")
-def kafka(secured_kafka: SecuredKafka) -> SecuredKafka:  # noqa: F811
+def kafka(secured_kafka: SecuredKafka) -> SecuredKafka:
     admin = secured_kafka.admin()
     for future in admin.create_topics([NewTopic(TOPIC, 1)]).values():
         future.result()

@@ -23,7 +23,7 @@ from playwright.sync_api import Browser, Page
 from sqlalchemy import Engine, text
 
 from tests.support.airflow_runs import wait_for_files
-from tests.support.browsing import PATIENCE_MS, WIDE, browser  # noqa: F401
+from tests.support.browsing import PATIENCE_MS, WIDE, browser, log_in_by_token  # noqa: F401
 from tests.support.demos import END, HOURS, LINEAGE, LINES, FirstDemo, SecondDemo, processes_of, run_demo
 from tests.support.pages import blocks
 from tests.support.postgres import server_directory  # noqa: F401
@@ -99,7 +99,9 @@ def rows(engine: Engine) -> Callable[[str], list[Any]]:
 @pytest.fixture
 def page(browser: Browser, second: SecondDemo) -> Iterator[Page]:  # noqa: F811
     """An empty page, as wide as on a desktop, for the addresses of the second demo's Airflow."""
-    context = browser.new_context(base_url=second.stack.airflow.settings.url, viewport={"width": WIDE[0], "height": WIDE[1]})
+    airflow = second.stack.airflow
+    context = browser.new_context(base_url=airflow.settings.url, viewport={"width": WIDE[0], "height": WIDE[1]})
+    log_in_by_token(context, airflow.settings.url, airflow.api.token())
     context.set_default_timeout(PATIENCE_MS)
     yield context.new_page()
     context.close()

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import psutil
 import psycopg
 import pytest
 import yaml
@@ -21,10 +22,11 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
 from logbus.kafka.client import Client
 from logbus.kafka.topics import Topics
-from logbus.loads.engine import connect
+from logbus.loads.engine import connect, libpq_uri
 from logbus.loads.ledger import Ledger
 from logbus.model import Pipeline, WindowState, milliseconds
 from logbus.waiting import PATIENCE_SECONDS, wait_until
+from sqlalchemy import make_url
 
 from benchmarks import processes
 from tests.support.compose import PROJECT, services
@@ -81,15 +83,33 @@ def test_programs_on_the_host_have_a_listener_of_their_own(running: PlainService
         assert [one.port for one in told.values()] == [int(running.ports[port])]
 
 
-@pytest.mark.parametrize(("role", "database"), [("airflow", "logbus"), ("logbus", "airflow")])
-def test_neither_role_reaches_the_others_database(running: PlainServices, role: str, database: str) -> None:
-    own = running.environment("exporter")["LOGBUS_WAREHOUSE_URL"]
-    host = own.partition("?host=")[2]
-    with pytest.raises(psycopg.OperationalError, match="permission denied for database"):
-        psycopg.connect(host=host, user=role, dbname=database)
-    with psycopg.connect(host=host, user=role, dbname=role) as connection:
-        (is_superuser,) = connection.execute("select rolsuper from pg_roles where rolname = current_user").fetchone() or (True,)
-    assert not is_superuser
+def test_each_program_has_a_role_of_its_own_that_reaches_one_database_and_is_no_superuser(running: PlainServices) -> None:
+    urls = {
+        "logbus_loader": running.environment("airflow-scheduler")["LOGBUS_WAREHOUSE_URL"],
+        "logbus_ui": running.environment("airflow-apiserver")["LOGBUS_PAGES_WAREHOUSE_URL"],
+        "airflow": running.environment("airflow-scheduler")["AIRFLOW__DATABASE__SQL_ALCHEMY_CONN"].replace("+psycopg2", ""),
+    }
+    assert running.environment("exporter")["LOGBUS_WAREHOUSE_URL"] == urls["logbus_ui"]
+    for role, url in ((role, make_url(url)) for role, url in urls.items()):
+        with psycopg.connect(libpq_uri(url)) as connection:
+            found = connection.execute("select session_user, rolsuper from pg_roles where rolname = session_user").fetchone()
+        assert found == (role, False)
+        other = "logbus" if url.database == "airflow" else "airflow"
+        with pytest.raises(psycopg.OperationalError, match="permission denied for database"):
+            psycopg.connect(libpq_uri(url.set(database=other)))
+
+
+def test_sparks_secret_is_in_files_of_their_owner_and_on_no_command_line(running: PlainServices) -> None:
+    """The worker has registered, so both have it."""
+    secret = running.secrets["LOGBUS_SPARK_SECRET"]
+    settings = running.directory / "airflow" / "spark" / "spark-defaults.conf"
+    assert stat.S_IMODE(settings.stat().st_mode) == 0o600
+    assert f"spark.authenticate.secret {secret}" in settings.read_text()
+    daemons = [
+        process for process in psutil.process_iter(["cmdline"]) if "org.apache.spark.deploy" in str(process.info["cmdline"])
+    ]
+    assert daemons
+    assert not [process for process in daemons if secret in str(process.info["cmdline"])]
 
 
 def token(running: PlainServices, user: str, password: str) -> str:

@@ -5,6 +5,7 @@ started again from inside in the same place, so that what it stored can be inspe
 from __future__ import annotations
 
 import re
+import stat
 import subprocess
 import sys
 from collections.abc import Callable
@@ -13,15 +14,22 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import psycopg
+import pytest
+from cryptography.fernet import Fernet
 from logbus.cli.demo import CATCH_UP_DAG, PIPELINE
+from logbus.loads.engine import libpq_uri
 from logbus.model import LATENESS_DEFAULT
 from logbus.waiting import PATIENCE_SECONDS
+from sqlalchemy import make_url
 
 from tests.support.demos import HOURS, LINES, FirstDemo, SecondDemo
 from tests.support.pages import ANYTHING, PROJECT, blocks, shows
 
 
-def get(demo: SecondDemo, path: str, **headers: str) -> httpx.Response:
+def get(demo: SecondDemo, path: str, bearer: str | None = None) -> httpx.Response:
+    """As its user, unless another token is given."""
+    headers = {"Authorization": f"Bearer {bearer or demo.stack.airflow.api.token()}"}
     url = f"{demo.stack.airflow.settings.url}{path}"
     return httpx.get(url, headers=headers, follow_redirects=True, timeout=PATIENCE_SECONDS, trust_env=False)
 
@@ -92,9 +100,33 @@ def test_airflow_lists_the_runs_of_both_dags_and_serves_its_pages(second: Second
 
 
 def test_airflow_offers_the_warehouses_connection_type(second: SecondDemo) -> None:
-    token = get(second, "/auth/token").json()["access_token"]
-    offered = get(second, "/ui/connections/hook_meta", Authorization=f"Bearer {token}").json()
+    offered = get(second, "/ui/connections/hook_meta").json()
     assert "logbus_warehouse" in {hook["connection_type"] for hook in offered}
+
+
+def test_nobody_is_let_in_without_the_password_that_the_demo_has_printed(first: FirstDemo, second: SecondDemo) -> None:
+    settings = second.stack.airflow.settings
+    assert f"user admin, password {settings.password}" in first.output
+    assert stat.S_IMODE((settings.home / "passwords.json").stat().st_mode) == 0o600
+    wrong = {"username": "admin", "password": "admin"}
+    answers = [
+        httpx.get(f"{settings.url}/auth/token", timeout=PATIENCE_SECONDS, trust_env=False),
+        httpx.post(f"{settings.url}/auth/token", json=wrong, timeout=PATIENCE_SECONDS, trust_env=False),
+        get(second, "/api/v2/connections", "made up"),
+    ]
+    assert all(answer.is_client_error for answer in answers), answers
+
+
+def test_airflow_and_the_loads_have_a_database_and_a_role_each(second: SecondDemo) -> None:
+    environment = second.stack.airflow.environment
+    own = environment["AIRFLOW__DATABASE__SQL_ALCHEMY_CONN"].replace("+psycopg2", "")
+    assert make_url(own).username == "airflow"
+    assert Fernet(environment["AIRFLOW__CORE__FERNET_KEY"])
+    for url, database in ((second.stack.warehouse_url, "airflow"), (own, "logbus")):
+        with pytest.raises(psycopg.OperationalError, match="permission denied for database"):
+            psycopg.connect(libpq_uri(make_url(url).set(database=database)))
+        with psycopg.connect(libpq_uri(url)) as connection:
+            assert connection.execute("select rolsuper from pg_roles where rolname = session_user").fetchone() == (False,)
 
 
 def test_no_secret_and_no_warehouse_url_is_in_the_log_of_a_load(second: SecondDemo) -> None:

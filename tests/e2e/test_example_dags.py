@@ -222,9 +222,11 @@ def test_every_task_of_a_run_links_to_its_window(backfilled: list[ApiDagRun], st
     found = {task: api.request("GET", f"{path}/{task}/links")["extra_links"][LINK] for task in ("freeze", "load", "audit")}
     [url] = set(found.values())
     assert url.startswith(f"{stack.airflow.settings.url}/logbus/windows/{PAGE_VIEWS}/2015-05-17T")
-    window = httpx.get(url, timeout=PATIENCE_SECONDS, trust_env=False).raise_for_status().json()
+    user = {"Authorization": f"Bearer {api.token()}"}
+    window = httpx.get(url, headers=user, timeout=PATIENCE_SECONDS, trust_env=False).raise_for_status().json()
     assert (window["pipeline"], window["state"], window["counts"]["loaded"]) == (PAGE_VIEWS, "audited", VIEWS_PER_HOUR)
-    page = httpx.get(url, headers={"Accept": "text/html"}, timeout=PATIENCE_SECONDS, trust_env=False, follow_redirects=True)
+    browser = {**user, "Accept": "text/html"}
+    page = httpx.get(url, headers=browser, timeout=PATIENCE_SECONDS, trust_env=False, follow_redirects=True)
     assert page.raise_for_status().headers["content-type"].startswith("text/html")
     assert f"pipeline={PAGE_VIEWS}" in str(page.url)
 

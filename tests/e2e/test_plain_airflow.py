@@ -1,7 +1,8 @@
 """The wheel, and nothing else of ours, in a plain Airflow: the oldest that the metadata allow and the newest, each with another Spark.
 
 `pip install` has to be all: an hour is loaded and proven, the timetable is known, and the pages answer. The newest stands beside an
-Apache Kafka with SASL and TLS, whose user may read the topics of one prefix and nothing else."""
+Apache Kafka with SASL and TLS, whose user may read the topics of one prefix and nothing else. The warehouse is reached by the role
+that loads, and neither its password nor the one of the broker is to be seen anywhere."""
 
 from __future__ import annotations
 
@@ -17,15 +18,19 @@ import httpx
 import pytest
 from logbus.cli.processes import Program, ReservedPorts, Supervisor
 from logbus.kafka import client_config
+from logbus.loads import roles
+from logbus.loads.engine import connect
 from logbus.waiting import PATIENCE_SECONDS, wait_until
 
 from benchmarks.peers.logbus import LogbusBroker
 from scripts.grid import RELEASES
+from tests.support import canary
 from tests.support.pages import PROJECT, blocks
 from tests.support.plain_airflow import TOPIC, PlainAirflow, build_wheels, install, make_environment
 from tests.support.postgres import postgres_server, server_directory, warehouse_url  # noqa: F401
-from tests.support.secured_kafka import SecuredKafka, secured_kafka  # noqa: F401
+from tests.support.secured_kafka import PASSWORDS, SecuredKafka, secured_kafka  # noqa: F401
 
+PASSWORD = 'planted "in/the+warehouse" \\'
 OLDEST, NEWEST = min(RELEASES), max(RELEASES)
 KUBERNETES = "apache-airflow-providers-cncf-kubernetes"
 PAGE = PROJECT / "docs" / "how-to" / "spark-on-kubernetes.md"
@@ -123,7 +128,12 @@ def test_the_wheel_alone_proves_an_hour_and_shows_it(
     install(programs, wheels, ["logbus[airflow,spark]"], airflow=airflow, spark=spark)
     for user, settings in request.getfixturevalue(log).items():
         (tmp_path / user).write_text(client_config.properties(settings))
-    given = {"LOGBUS_WAREHOUSE_URL": warehouse_url, "LOGBUS_CLIENT_CONFIG": str(tmp_path / "reader")}
+    given = {
+        "LOGBUS_WAREHOUSE_URL": loader_url(warehouse_url),
+        "LOGBUS_CLIENT_CONFIG": str(tmp_path / "reader"),
+        "SPARK_CONF_DIR": str(tmp_path / "spark"),
+    }
+    keep_events(tmp_path / "spark")
     plain = PlainAirflow(programs=programs, home=tmp_path, variables=given)
     plain.write_dag()
     plain.run("airflow", "db", "migrate")
@@ -132,17 +142,46 @@ def test_the_wheel_alone_proves_an_hour_and_shows_it(
     writer = ["--client-config", str(tmp_path / "writer")]
     plain.run("logbus", "ship", str(tmp_path / "access.log"), "--topic", TOPIC, *writer)
     end = datetime.now(UTC).replace(minute=0, second=0, microsecond=0) - timedelta(hours=3)
-    plain.run("airflow", "dags", "test", "access_log", end.isoformat())
+    with canary.command_lines() as seen:
+        plain.run("airflow", "dags", "test", "access_log", end.isoformat())
 
     shown = plain.run("logbus", "window", "ls", "--pipeline", "access_log")
     assert re.search(rf"{end - timedelta(hours=1):%Y-%m-%dT%H}:00:00Z +audited +[1-9]", shown), shown
     with serving(plain) as client:
         assert [row["name"] for row in client.get("/logbus/api/overview").json()["pipelines"]] == ["access_log"]
         assert "../static/base.css" in client.get("/logbus/ui/ingestion").text
+        pages = [
+            client.get(f"/logbus/api/{path}").raise_for_status().text for path in ("pipelines/access_log", "topics", "overview")
+        ]
+    assert any(b"load_windows.py" in line for line in seen)
+    assert list((tmp_path / "spark").glob("*/*"))
+    places = [
+        *((line.decode(errors="replace"), line) for line in seen),
+        *((text[:100], text.encode()) for text in (*plain.printed, *pages)),
+        *canary.files_below(tmp_path, without=[tmp_path / "reader", tmp_path / "writer"]),
+        ("the warehouse", canary.dump(warehouse_url)),
+    ]
+    assert canary.found([PASSWORD, PASSWORDS["reader"]], places) == []
     if provider is not None:
         # Only now: beside it the Spark provider imports a client of eight hundred modules in every process.
         install(programs, wheels, [provider], airflow=airflow, spark=spark)
         validate_what_the_page_submits_to_kubernetes(plain, tmp_path / "kubernetes")
+
+
+def loader_url(superusers: str) -> str:
+    """The database as the role that loads, with a password that has to be escaped in URLs, JSON and shells."""
+    administrator = connect(superusers)
+    roles.prepare(administrator)
+    url = administrator.url.set(username=roles.LOADER, password=PASSWORD)
+    administrator.dispose()
+    return url.render_as_string(hide_password=False)
+
+
+def keep_events(folder: Path) -> None:
+    """Spark's settings: each application leaves its event log, which is what its UI shows, below the folder."""
+    (folder / "events").mkdir(parents=True)
+    settings = f"spark.eventLog.enabled true\nspark.eventLog.dir {(folder / 'events').as_uri()}\n"
+    (folder / "spark-defaults.conf").write_text(settings)
 
 
 def validate_what_the_page_submits_to_kubernetes(plain: PlainAirflow, folder: Path) -> None:

@@ -115,7 +115,6 @@ class ApiServer:
             **airflow_environment(settings, os.environ),
             "AIRFLOW__API__BASE_URL": self.url,
             "AIRFLOW__CORE__DAGS_FOLDER": str(folder),
-            "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS": "False",
             "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": ",".join(f"{name}:{role}" for name, role in self.users.items()),
             "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": str(passwords),
             **self.settings,

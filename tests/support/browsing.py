@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from logbus.waiting import PATIENCE_SECONDS
-from playwright.sync_api import Browser, FrameLocator, Page, Route, expect, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, FrameLocator, Page, Route, expect, sync_playwright
 
 Open = Callable[..., Page]  # a path as a user, at a size
 PROGRAMS = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
@@ -56,6 +56,11 @@ def browser() -> Iterator[Browser]:
     """Closed after the module that uses it: until then its event loop runs in this thread, where no other could start."""
     with chromium() as running:
         yield running
+
+
+def log_in_by_token(context: BrowserContext, url: str, token: str) -> None:
+    """As the user of a token of the Airflow at `url`, without its form."""
+    context.add_cookies([{"name": "_token", "value": token, "url": url}])
 
 
 def ours(page: Page) -> FrameLocator:

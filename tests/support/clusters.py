@@ -109,7 +109,7 @@ class ClusterBroker(LogbusBroker):
 
     def pause(self) -> None:
         """SIGSTOP: its connections stay open, but nothing is answered."""
-        os.kill(self.pid, signal.SIGSTOP)
+        processes.pause(self.pid)
         self.is_paused = True
 
     def resume(self) -> None:

@@ -23,7 +23,7 @@ from logbus_broker.log.high_watermark import Watermarks
 from logbus_broker.protocol.api import ApiKey
 from logbus_broker.protocol.batch_builder import NewRecord, build_batch
 from logbus_broker.protocol.codec import request_class, response_class
-from logbus_broker.protocol.framing import Request
+from logbus_broker.protocol.framing import NOWHERE, Request
 
 from tests.support import admin
 from tests.support.manual_clock import ManualClock
@@ -96,6 +96,7 @@ class Harness:
         **settings: Any,
     ) -> None:
         self.clock = ManualClock()
+        self.origin = NOWHERE  # of the requests from now on
         self.thread_pool = ManualThreadPool()
         config = BrokerConfig(log_dirs=directory, log=log or LogConfig(), **settings)
         self.engine = Engine(
@@ -139,7 +140,7 @@ class Harness:
         self.settle(after_ms=LogConfig().flush_interval_ms)
 
     def dispatch(self, api_key: ApiKey, version: int, body: bytes | bytearray) -> Parts | Pending:
-        return self.engine.dispatch(Request(int(api_key), version, 1, "test", memoryview(body)))
+        return self.engine.dispatch(Request(int(api_key), version, 1, "test", memoryview(body), origin=self.origin))
 
     def begin(self, api_key: ApiKey, version: int, **values: Any) -> Any:
         """Send a request, which may be answered later."""

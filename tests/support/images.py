@@ -5,7 +5,8 @@ from __future__ import annotations
 import uuid
 
 from hypothesis import strategies as st
-from logbus_broker.cluster import metadata_image
+from logbus_broker.cluster import metadata_image, security_znodes
+from logbus_broker.security import state as security_state
 
 broker_ids = st.integers(0, 5)
 replica_lists = st.lists(broker_ids, min_size=1, max_size=4, unique=True).map(tuple)
@@ -49,11 +50,50 @@ broker_nodes = st.builds(
     rack=texts,
     directory_id=texts,
 )
+names = st.text(st.characters(codec="utf-8"), min_size=1, max_size=6) | st.sampled_from(
+    ["*", ".", "..", "<default>", "a/b", "50%"]
+)
+quota_values = st.dictionaries(
+    st.sampled_from(["producer_byte_rate", "request_percentage"]), st.floats(allow_nan=False), min_size=1
+)
+quota_entities = st.one_of(
+    st.builds(lambda kind, name: frozenset({(kind, name)}), st.sampled_from(["user", "client-id", "ip"]), st.none() | names),
+    st.builds(lambda user, client: frozenset({("user", user), ("client-id", client)}), st.none() | names, st.none() | names),
+)
+acls = st.builds(
+    security_state.Acl,
+    resource_type=st.sampled_from(list(security_state.AclResourceType)[1:]),
+    pattern_type=st.sampled_from([security_state.PatternType.LITERAL, security_state.PatternType.PREFIXED]),
+    resource_name=names,
+    principal=texts,
+    host=texts,
+    operation=st.sampled_from(list(security_state.AclOperation)[1:]),
+    permission=st.sampled_from(list(security_state.AclPermission)[1:]),
+)
+keys = st.binary(max_size=8)
+security_states = st.builds(
+    security_state.SecurityState,
+    credentials=st.dictionaries(
+        st.tuples(names, st.sampled_from(security_state.ScramMechanism)),
+        st.builds(
+            security_state.ScramCredential,
+            salt=keys,
+            iterations=st.integers(4_096, 16_384),
+            stored_key=keys,
+            server_key=keys,
+        ),
+        max_size=3,
+    ),
+    acls=st.frozensets(acls, max_size=4),
+    quotas=st.dictionaries(quota_entities, quota_values, max_size=3),
+    nobody_key=keys,
+)
 logged_change: st.SearchStrategy[metadata_image.LoggedChange] = st.one_of(
     st.builds(metadata_image.TopicChange, topic=topic_nodes),
     st.builds(metadata_image.StateChange, topic=topic_names, topic_id=topic_ids, index=st.integers(0, 12), state=states),
     st.builds(metadata_image.TopicSettingsChange, topic=topic_names, topic_id=topic_ids, settings=settings_values),
     st.builds(metadata_image.BrokerSettingsChange, name=st.sampled_from(["<default>", "1"]), settings=settings_values),
+    st.builds(metadata_image.SecurityChange, version=versions, nodes=security_states.map(security_znodes.divide)),
     st.builds(metadata_image.DeletionRequested, topic=topic_names, topic_id=topic_ids),
     st.builds(metadata_image.TopicDeleted, topic=topic_names, topic_id=topic_ids),
     st.builds(metadata_image.IncarnationRaised, broker_id=broker_ids, incarnation=versions),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from logbus_broker.api.handler import Parts, Pending
@@ -13,6 +13,7 @@ from logbus_broker.config.parsers import INT32_MAX
 from logbus_broker.config.settings import BrokerConfig
 from logbus_broker.counters import NetworkCounters
 from logbus_broker.network.connection import Connection
+from logbus_broker.network.gate import Gate
 from logbus_broker.network.poller import READ, RESET, Poller
 from logbus_broker.network.server import Server
 from logbus_broker.network.throttling import Throttle
@@ -118,6 +119,7 @@ class Loop:
         clock: ManualClock | None = None,
         steps: Any = None,
         throttle: Callable[[ManualClock], Throttle] | None = None,
+        gates: Mapping[str, Gate] | None = None,
         **settings: Any,
     ) -> None:
         self.clock = clock or ManualClock()
@@ -144,6 +146,7 @@ class Loop:
             poller=self.poller,
             fast_path=fast_path,
             throttle=None if throttle is None else throttle(self.clock),
+            gates=gates or {},
         )
 
     def _sweep(self) -> None:

@@ -6,7 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from logbus.waiting import PATIENCE_SECONDS
@@ -24,11 +24,13 @@ hourly_ingest(pipeline="access_log", topic="{TOPIC}", table="access_log", parse=
 
 @dataclass(frozen=True)
 class PlainAirflow:
-    """`programs` is the folder of the environment's programs; what else Airflow writes and reads is in `home`."""
+    """`programs` is the folder of the environment's programs; what else Airflow writes and reads is in `home`. `printed` is what
+    they have written so far, on either output."""
 
     programs: Path
     home: Path
     variables: Mapping[str, str]
+    printed: list[str] = field(default_factory=list)
 
     @property
     def environment(self) -> Mapping[str, str]:
@@ -52,6 +54,7 @@ class PlainAirflow:
             text=True,
             check=False,
         )
+        self.printed.append(ended.stdout + ended.stderr)
         assert ended.returncode == 0, ended.stdout[-4_000:] + ended.stderr[-4_000:]
         return ended.stdout
 

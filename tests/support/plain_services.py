@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from logbus.cli.processes import Program, SupervisedProcess, Supervisor
-from logbus.loads.embedded import EmbeddedPostgres, binary
+from logbus.loads.embedded import EmbeddedPostgres
 from logbus.waiting import PATIENCE_SECONDS, wait_until
 
 from benchmarks.processes import free_port
@@ -65,16 +65,8 @@ class PlainServices:
         command, flags = service["command"][0], service["command"][1:]
         assert command == "postgres"
         settings = dict(pair.split("=") for flag, pair in zip(flags[::2], flags[1::2], strict=True) if flag == "-c")
-        environment = self.environment("postgres")
         self._postgres = EmbeddedPostgres(self.directory / "postgres", settings={**settings, "fsync": "off"}).start()
-        mounts = dict(volume.split(":")[:2][::-1] for volume in service["volumes"])
-        reach = {
-            "POSTGRES_USER": service["environment"]["POSTGRES_USER"],
-            "PGHOST": str(self._postgres.socket_directory),
-            "PATH": f"{binary('psql').parent}:{os.environ['PATH']}",
-        }
-        for script in sorted((PROJECT / mounts["/docker-entrypoint-initdb.d"]).glob("*.sh")):
-            subprocess.run([str(script)], env={**environment, **reach}, check=True, capture_output=True)
+        self._postgres.create_database(service["environment"]["POSTGRES_DB"])
 
     def start(self, name: str) -> SupervisedProcess:
         """Starts the service without waiting for it."""

@@ -170,6 +170,8 @@ class SecuredKafka(ApacheKafka):
             "ssl.truststore.location": str(self.authority.certificate),
             "listener.name.ssl.ssl.client.auth": "required",
             "ssl.principal.mapping.rules": "RULE:^CN=(.*)$/$1/",
+            "connection.failed.authentication.delay.ms": "0",
+            "listener.name.sasl_plaintext.plain.connections.max.reauth.ms": "60000",
         }
         lines["listener.name.sasl_ssl.sasl.enabled.mechanisms"] = ",".join((*MECHANISMS, "OAUTHBEARER"))
         lines["listener.name.sasl_ssl.oauthbearer.sasl.jaas.config"] = f"{LOGIN}.oauthbearer.OAuthBearerLoginModule required;"

@@ -22,6 +22,7 @@ from logbus_broker.errors import ProtocolError
 from logbus_broker.network.connection import Connection
 from logbus_broker.protocol.api import ApiKey
 from logbus_broker.protocol.batch_builder import NewRecord, build_batch
+from logbus_broker.protocol.framing import Origin
 
 from tests.support.admin import SET, TOPIC, alter
 from tests.support.batches import altered
@@ -60,6 +61,7 @@ class Side:
         self.engine = self.harness.engine
         self.sockets: dict[int, ScriptedSocket] = {}
         self.closed: dict[int, str] = {}
+        self.principals: dict[int, str] = {}  # of connections that have logged in
         self._connections: dict[int, Connection] = {}
         self._ready: dict[Connection, None] = {}
         self._network = NetworkCounters()
@@ -86,6 +88,8 @@ class Side:
             fast_path=None if fast_path is None else fast_path.connect(),
         )
         self._connections[number].output = ScriptedOutput()
+        if number in self.principals:
+            self._connections[number].origin = Origin("127.0.0.1", "", self.principals[number])
 
     def turn(self, settles: bool = True) -> None:
         """Read each connection once, as the loop does, and end the turn."""

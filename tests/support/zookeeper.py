@@ -20,6 +20,8 @@ from logbus.cli.local_brokers import ZooKeeperServer, mode, zookeeper_program
 from logbus.cli.processes import ReservedPorts, SupervisedProcess, running_watchdog
 from logbus.waiting import wait_until
 
+from benchmarks import processes
+
 TICK_MS = 200
 MEMORY = Path("/dev/shm")  # a stalled disk would delay all sessions
 # A test does not need its data to survive a crash of the machine, nor 64 MiB for each log file.
@@ -66,14 +68,18 @@ class RunningServer:
 
     def pause(self) -> None:
         """SIGSTOP."""
-        self._signal(signal.SIGSTOP)
+        for pid in self._pids():
+            processes.pause(pid)
 
     def resume(self) -> None:
         self._signal(signal.SIGCONT)
 
-    def _signal(self, number: signal.Signals) -> None:
+    def _pids(self) -> list[int]:
         watchdog_pid = running_watchdog(self._program.pid_path)
-        for pid in watchdog.descendants(watchdog_pid) if watchdog_pid is not None else ():
+        return [] if watchdog_pid is None else watchdog.descendants(watchdog_pid)
+
+    def _signal(self, number: signal.Signals) -> None:
+        for pid in self._pids():
             watchdog.send(pid, number)
 
 

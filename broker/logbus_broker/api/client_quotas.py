@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
-from logbus_broker.api import error_codes, handler
+from logbus_broker.api import authorization, error_codes, handler
 from logbus_broker.errors import BrokerError, InvalidRequest
 from logbus_broker.protocol import api, codec
 from logbus_broker.security import quotas
@@ -18,9 +19,12 @@ Changes = Mapping[str, float | None]  # by key; None takes the limit away
 
 
 @handler.answered_in_slices
-def handle_describe_client_quotas(message: Any, version: int, context: handler.Context) -> handler.Answering:
+def handle_describe_client_quotas(
+    message: Any, version: int, caller: authorization.Caller, context: handler.Context
+) -> handler.Answering:
     response = codec.response_class(api.ApiKey.DESCRIBE_CLIENT_QUOTAS)
     try:
+        caller.check(authorization.CLUSTER)
         _check_filter(message.components)
     except BrokerError as error:
         answer = response(error_code=error_codes.code_of(error), error_message=error_codes.text_of(error), entries=None)
@@ -58,13 +62,17 @@ def _matches(names: dict[str, str | None], message: Any) -> bool:
         if component.entity_type not in names:
             return False
         name = names.pop(component.entity_type)
-        if component.match_type == _EXACT and name != component.match or component.match_type == _DEFAULT and name is not None:
+        if component.match_type == _EXACT and name != component.match:
+            return False
+        if component.match_type == _DEFAULT and name is not None:
             return False
     return not (message.strict and names)
 
 
 @handler.answered_in_turn
-def handle_alter_client_quotas(message: Any, version: int, context: handler.Context) -> handler.Answering:
+def handle_alter_client_quotas(
+    message: Any, version: int, caller: authorization.Caller, context: handler.Context
+) -> handler.Answering:
     """Each entry is checked by itself; those that are right are stored together."""
     response = codec.response_class(api.ApiKey.ALTER_CLIENT_QUOTAS)
     rows, accepted = [], {}
@@ -77,6 +85,7 @@ def handle_alter_client_quotas(message: Any, version: int, context: handler.Cont
         )
         rows.append(row)
         with error_codes.refusing(row):
+            caller.check(authorization.CLUSTER, what="alter client quotas")
             entity, changes = _entity(entry.entity), _changes(entry)
             if entity in accepted:
                 raise InvalidRequest("one request names the same entity twice: name it once")
@@ -127,7 +136,7 @@ def _with_changes(state: SecurityState, changes_by_entity: Mapping[QuotaEntity, 
             limits[entity] = values
         else:
             limits.pop(entity, None)
-    return SecurityState(credentials=state.credentials, acls=state.acls, quotas=limits)
+    return replace(state, quotas=limits)
 
 
 def _applied(values: Mapping[str, float], changes: Changes) -> Iterator[tuple[str, float]]:

@@ -1,11 +1,12 @@
-"""The metadata source of a broker in a cluster: topics, settings, producer ids, the view of clients, and the making and changing
-of topics. All of it follows the image.
+"""The metadata source of a broker in a cluster: topics, settings, users and ACLs, producer ids, the view of clients, and the
+making and changing of topics. All of it follows the image.
 
 It is notified of each change before the roles are, because the topic of a led partition must be known.
 """
 
 from __future__ import annotations
 
+import functools
 import logging
 import uuid
 from collections.abc import Callable
@@ -19,10 +20,13 @@ from logbus_broker.cluster import (
     metadata_image,
     metadata_writes,
     security_store,
+    store,
     topic_registry,
 )
 from logbus_broker.config.settings import BrokerConfig
+from logbus_broker.log import background_tasks, thread_pool, topic_admin
 from logbus_broker.log.manager import PartitionManager
+from logbus_broker.security.state import SecurityState
 
 logger = logging.getLogger("broker.cluster")
 
@@ -34,7 +38,7 @@ class ClusterMetadata:
         self.member = member
         self.topics = topic_registry.ImageTopics(new_id)
         self.overrides = dynamic_config.ImageOverrides(lambda: member.image, config.broker_id)
-        self.security = security_store.ClusterSecurity()
+        self.security = ClusterSecurity(member)
         self.producer_ids = metadata_writes.cluster_producer_ids(member.store, config.broker_id)
         self._config = config
 
@@ -58,6 +62,41 @@ class ClusterMetadata:
                 context.metadata_cache.clear()
 
         self.member.watcher.listen(changed)
+
+
+class ClusterSecurity:
+    """The `SecurityStore` of a broker in a cluster: part of the metadata image. Any broker may change it, with transactions that
+    apply only to what the image showed; if another broker was faster, its change is looked at first."""
+
+    def __init__(self, member: membership.ClusterMember) -> None:
+        self._member = member
+        self.state = SecurityState()
+        self.on_change: Callable[[], None] = lambda: None
+        member.watcher.listen(self._image_changed)
+
+    def _image_changed(self, image: metadata_image.MetadataImage, _: metadata_image.MetadataDelta) -> None:
+        # An image that has been read anew holds equal values in other objects.
+        if image.security.state is not self.state and image.security.state != self.state:
+            self.state = image.security.state
+            self.on_change()
+
+    def change(self, edit: security_store.Edit) -> background_tasks.Steps:
+        member = self._member
+        for _ in range(metadata_writes.ATTEMPTS):
+            before = member.image.security
+            changed = edit(before.state)
+            if changed == before.state:
+                return
+            script = metadata_writes.change_security(before, changed)
+            version, is_stored = yield background_tasks.Until(functools.partial(store.run_script, member.store, script))
+            yield background_tasks.Until(functools.partial(self._wait_until_seen, version))
+            if is_stored:
+                return
+        raise errors.RequestTimedOut("other brokers keep changing users, ACLs and quotas: retry")
+
+    def _wait_until_seen(self, version: int, go_on: thread_pool.Outcome) -> None:
+        is_seen = lambda image: image.security.version >= version  # noqa: E731
+        self._member.when_seen(is_seen, functools.partial(go_on, None), topic_admin.TIMEOUT_MS)
 
 
 def _refresh_settings(context: handler.Context) -> None:

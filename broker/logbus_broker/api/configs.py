@@ -17,10 +17,11 @@ from enum import IntEnum
 from functools import partial
 from typing import Any
 
-from logbus_broker.api import error_codes, handler
+from logbus_broker.api import authorization, error_codes, handler
 from logbus_broker.cluster import dynamic_config, topic_registry
 from logbus_broker.config.catalog import (
     ConfigSource,
+    ConfigType,
     DescribedSetting,
     describe_broker,
     describe_layer,
@@ -111,7 +112,9 @@ def _resource(entry: Any) -> tuple[int, str]:
 
 
 @handler.answered_in_slices
-def handle_describe_configs(message: Any, version: int, context: handler.Context) -> handler.Answering:
+def handle_describe_configs(
+    message: Any, version: int, caller: authorization.Caller, context: handler.Context
+) -> handler.Answering:
     response = codec.response_class(api.ApiKey.DESCRIBE_CONFIGS)
     results = []
     for (resource_type, name), entries in handler.by_name(message.resources, _resource).items():
@@ -120,6 +123,7 @@ def handle_describe_configs(message: Any, version: int, context: handler.Context
         try:
             is_all = any(not entry.configuration_keys for entry in entries)  # none at all, or an empty list
             names = () if is_all else frozenset(key for entry in entries for key in entry.configuration_keys)
+            _check(resource_type, name, caller)
             settings = _settings_of(resource_type, name, context)
             rows = [_row(setting, message, version) for setting in settings if is_all or setting.name in names]
         except BrokerError as error:
@@ -131,6 +135,16 @@ def handle_describe_configs(message: Any, version: int, context: handler.Context
         )
         yield None
     return (yield from handler.encode_in_slices(response(results=results), version, *(row.configs for row in results)))
+
+
+def _check(resource_type: int, name: str, caller: authorization.Caller) -> None:
+    """Settings of topics and groups are their own; all others are the cluster's."""
+    if resource_type == ResourceType.TOPIC:
+        caller.check(authorization.TOPIC, name)
+    elif resource_type == ResourceType.GROUP:
+        caller.check(authorization.GROUP, name)
+    else:
+        caller.check(authorization.CLUSTER)
 
 
 def _settings_of(resource_type: int, name: str, context: handler.Context) -> Iterable[DescribedSetting]:
@@ -177,6 +191,7 @@ def _row(setting: DescribedSetting, message: Any, version: int) -> Any:
         name=setting.name,
         value=setting.value,
         read_only=setting.read_only,
+        is_sensitive=setting.config_type is ConfigType.PASSWORD,
         config_source=setting.source,
         synonyms=[result.DescribeConfigsSynonym(name=s.name, value=s.value, source=s.source) for s in synonyms],
         config_type=setting.config_type,
@@ -184,17 +199,19 @@ def _row(setting: DescribedSetting, message: Any, version: int) -> Any:
     )
 
 
-def handle_list_config_resources(request: framing.Request, context: handler.Context) -> handler.Parts | handler.Pending:
+@handler.answered_in_slices
+def handle_list_config_resources(
+    message: Any, version: int, caller: authorization.Caller, context: handler.Context
+) -> handler.Answering:
     """Version 0 requests client metrics, of which there are none; version 1 the types it names, or all."""
-    message = codec.decode_request(request.api_key, request.version, request.body)
-    return handler.in_slices(_list_resources(message, request.version, request.origin.listener, context), context)
-
-
-def _list_resources(message: Any, version: int, listener: str, context: handler.Context) -> handler.Answering:
     response = codec.response_class(api.ApiKey.LIST_CONFIG_RESOURCES)
+    try:
+        caller.check(authorization.CLUSTER)
+    except BrokerError as refusal:
+        return [codec.encode_response(response(error_code=error_codes.code_of(refusal)), version)]
     types = set(message.resource_types or ResourceType) if version >= 1 else set()
     resources = [(ResourceType.TOPIC, name) for name in context.partitions.registry.names()]
-    resources += [(ResourceType.BROKER, str(broker.broker_id)) for broker in context.view.brokers(listener)]
+    resources += [(ResourceType.BROKER, str(broker.broker_id)) for broker in context.view.brokers(caller.origin.listener)]
     rows = []
     for kind, name in resources:
         if kind in types:
@@ -224,6 +241,7 @@ def _alter(message: Any, request: framing.Request, context: handler.Context) -> 
     response, keeps = codec.response_class(request.api_key), request.api_key == api.ApiKey.INCREMENTAL_ALTER_CONFIGS
     named = handler.by_name(message.resources, _resource)
     rows: list[Any] = []
+    caller = handler.caller_of(request, context)
     of_topics: list[topic_admin.NewSettings] = []
     rows_of_topics: dict[str, Any] = {}
     for resource in message.resources:
@@ -232,6 +250,7 @@ def _alter(message: Any, request: framing.Request, context: handler.Context) -> 
         )
         rows.append(row)
         with error_codes.refusing(row):
+            _check(resource.resource_type, resource.resource_name, caller)
             if len(resource.configs) > _CHANGES_MAX:
                 raise InvalidRequest(
                     f"{len(resource.configs)} settings of {resource.resource_name!r} at once: at most {_CHANGES_MAX}"

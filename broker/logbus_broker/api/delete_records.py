@@ -17,7 +17,7 @@ from functools import partial
 from operator import attrgetter
 from typing import Any
 
-from logbus_broker.api import error_codes, handler, purgatory
+from logbus_broker.api import authorization, error_codes, handler, purgatory
 from logbus_broker.errors import BrokerError, InvalidTopic, OffsetOutOfRange, PolicyViolation, RequestTimedOut
 from logbus_broker.log import background_tasks, thread_pool
 from logbus_broker.log.partition import Partition
@@ -41,12 +41,15 @@ class _Row:
 
 
 @handler.answered_in_slices
-def handle_delete_records(message: Any, version: int, context: handler.Context) -> handler.Answering:
+def handle_delete_records(
+    message: Any, version: int, caller: authorization.Caller, context: handler.Context
+) -> handler.Answering:
     rows: list[_Row] = []
     for (topic, index), entries in handler.by_partition(message.topics).items():
         row = _Row(topic, index)
         rows.append(row)
         try:
+            caller.check(authorization.TOPIC, topic)
             row.partition, row.offset = _checked(topic, entries[-1], context)  # the last of several, as in Kafka
         except BrokerError as error:
             row.refuse(error)

@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from logbus_broker import errors
-from logbus_broker.api import error_codes, handler
+from logbus_broker.api import authorization, error_codes, handler
 from logbus_broker.cluster.cluster_view import PartitionView
 from logbus_broker.cluster.metadata_image import NO_LEADER
 from logbus_broker.log.background_tasks import Steps, Until
@@ -29,10 +29,11 @@ Key = tuple[str, int]
 
 
 @handler.answered_in_slices
-def handle_elect_leaders(message: Any, version: int, context: handler.Context) -> handler.Answering:
+def handle_elect_leaders(message: Any, version: int, caller: authorization.Caller, context: handler.Context) -> handler.Answering:
     outcomes: dict[Key, errors.BrokerError | None] = {}
     code = api.ErrorCode.NONE
     try:
+        caller.check(authorization.CLUSTER)
         kind = message.election_type if version >= 1 else _PREFERRED
         if kind not in (_PREFERRED, _UNCLEAN):
             raise errors.InvalidRequest(f"election type {kind}: it is 0 (preferred) or 1 (unclean)")

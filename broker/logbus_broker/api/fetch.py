@@ -15,11 +15,18 @@ from collections.abc import Callable, Generator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from logbus_broker.api.authorization import Caller
 from logbus_broker.api.error_codes import code_of, current_leader
-from logbus_broker.api.handler import Answering, Context, Part, Parts, Pending, in_slices
+from logbus_broker.api.handler import Answering, Context, Part, Parts, Pending, caller_of, in_slices
 from logbus_broker.api.purgatory import DelayedFetch
 from logbus_broker.disk.filesystem import FileSlice
-from logbus_broker.errors import BrokerError, FencedLeaderEpoch, NotLeaderOrFollower, UnknownLeaderEpoch
+from logbus_broker.errors import (
+    BrokerError,
+    ClusterAuthorizationFailed,
+    FencedLeaderEpoch,
+    NotLeaderOrFollower,
+    UnknownLeaderEpoch,
+)
 from logbus_broker.log.background_tasks import Until
 from logbus_broker.log.partition import Partition
 from logbus_broker.log.thread_pool import Outcome
@@ -32,8 +39,9 @@ from logbus_broker.protocol.fetch import (
     encode_fetch_response,
     parse_fetch,
 )
-from logbus_broker.protocol.framing import Request
+from logbus_broker.protocol.framing import Origin, Request
 from logbus_broker.protocol.replica_fetch import REPLICA_FETCH_VERSION, ReplicaFetch, encode_replica_answer, parse_replica_fetch
+from logbus_broker.security.state import AclResourceType
 
 if TYPE_CHECKING:
     from logbus_broker.replication.leader import Leader
@@ -74,21 +82,21 @@ def handle_fetch(request: Request, context: Context) -> Parts | Pending:
     if fetch.session_id != 0:  # sessions are never opened here, so none can be continued
         return list(encode_fetch_response([], request.version, error=ErrorCode.FETCH_SESSION_ID_NOT_FOUND))
     if len(fetch.partitions) > READ_AT_ONCE_MAX:
-        return _handle_many(fetch, request.version, request.origin.listener, context)
+        return _handle_many(fetch, request.version, request.origin, context)
     reading = _Reading(min(fetch.bytes_max, context.config.fetch_bytes_max))
-    _read(fetch.partitions, reading, request.version, request.origin.listener, context)
+    _read(fetch.partitions, reading, request.version, request.origin, context)
     bytes_missing = fetch.bytes_min - reading.byte_count
     if bytes_missing > 1:  # else no limit is lower; most consumers ask for one byte
         bytes_missing = bytes_awaited(fetch, reading.byte_count, reading.more_follows, context)
     if reading.failed or fetch.wait_ms_max <= 0 or bytes_missing <= 0 or not fetch.partitions:
         return _answer(reading, encode_fetch_response(reading.answers, request.version, read_committed=fetch.read_committed))
     reading.release()
-    version, listener = request.version, request.origin.listener  # not the request: its body is the connection's buffer
+    version, origin = request.version, request.origin  # not the request: its body is the connection's buffer
     return park(
         reading.partitions,
         bytes_missing,
         fetch.wait_ms_max,
-        lambda _: answer_again(fetch, version, listener, context),
+        lambda _: answer_again(fetch, version, origin, context),
         context,
     )
 
@@ -123,10 +131,10 @@ def park(
     return pending
 
 
-def answer_again(fetch: FetchRequest, version: int, listener: str, context: Context) -> Parts:
+def answer_again(fetch: FetchRequest, version: int, origin: Origin, context: Context) -> Parts:
     """The answer to a request that has waited."""
     reading = _Reading(min(fetch.bytes_max, context.config.fetch_bytes_max))
-    _read(fetch.partitions, reading, version, listener, context)
+    _read(fetch.partitions, reading, version, origin, context)
     return _answer(reading, encode_fetch_response(reading.answers, version, read_committed=fetch.read_committed))
 
 
@@ -154,44 +162,49 @@ class _Requester:
             self._go_on(None, None)
 
 
-def _handle_many(fetch: FetchRequest, version: int, listener: str, context: Context) -> Parts | Pending:
+def _handle_many(fetch: FetchRequest, version: int, origin: Origin, context: Context) -> Parts | Pending:
     """A request of more partitions than are read in one turn."""
     requester = _Requester()
-    answer = in_slices(_answer_many(fetch, version, listener, context, requester), context)
+    answer = in_slices(_answer_many(fetch, version, origin, context, requester), context)
     if isinstance(answer, Pending):
         answer.on_cancel = requester.leave
     return answer
 
 
-def _answer_many(fetch: FetchRequest, version: int, listener: str, context: Context, requester: _Requester) -> Answering:
-    reading = yield from _read_in_slices(fetch, version, listener, context)
+def _answer_many(fetch: FetchRequest, version: int, origin: Origin, context: Context, requester: _Requester) -> Answering:
+    reading = yield from _read_in_slices(fetch, version, origin, context)
     bytes_missing = bytes_awaited(fetch, reading.byte_count, reading.more_follows, context)
     if bytes_missing > 0 and not reading.failed and not requester.has_left:
         reading.release()
         parked = partial(park, reading.partitions, bytes_missing, fetch.wait_ms_max, context=context)
         yield Until(partial(requester.wait, parked))
         if not requester.has_left:
-            reading = yield from _read_in_slices(fetch, version, listener, context)
+            reading = yield from _read_in_slices(fetch, version, origin, context)
     if requester.has_left:
         return []
     pieces = yield partial(encode_fetch_response, reading.answers, version, read_committed=fetch.read_committed)
     return _answer(reading, pieces)
 
 
-def _read_in_slices(fetch: FetchRequest, version: int, listener: str, context: Context) -> Generator[None, None, _Reading]:
+def _read_in_slices(fetch: FetchRequest, version: int, origin: Origin, context: Context) -> Generator[None, None, _Reading]:
     reading = _Reading(min(fetch.bytes_max, context.config.fetch_bytes_max))
     for start in range(0, len(fetch.partitions), _READ_PER_STEP):
-        _read(fetch.partitions[start : start + _READ_PER_STEP], reading, version, listener, context)
+        _read(fetch.partitions[start : start + _READ_PER_STEP], reading, version, origin, context)
         yield
     return reading
 
 
-def _read(parts: Sequence[FetchPartition], reading: _Reading, version: int, listener: str, context: Context) -> None:
+def _read(parts: Sequence[FetchPartition], reading: _Reading, version: int, origin: Origin, context: Context) -> None:
     partition_of: Any = context.partitions.get_by_id if version >= TOPIC_IDS_FROM else context.partitions.get
     budget = reading.budget
+    caller = None if context.authorizer is None else Caller(ApiKey.FETCH, origin, context.authorizer)
     for part in parts:
         try:
+            if caller is not None and isinstance(part.topic, str):  # a name, before it is looked up
+                caller.check(AclResourceType.TOPIC, part.topic)
             partition = partition_of(part.topic, part.partition_index)
+            if caller is not None and version >= TOPIC_IDS_FROM:
+                caller.check(AclResourceType.TOPIC, partition.topic)
             if context.serves_consumers is not None and not context.serves_consumers(partition):
                 raise NotLeaderOrFollower(f"this broker has not been able to confirm for too long that it leads {partition.name}")
             reading.partitions.append(partition)
@@ -201,7 +214,7 @@ def _read(parts: Sequence[FetchPartition], reading: _Reading, version: int, list
             reading.failed = True
             code = code_of(error)
             context.counters.errors[ApiKey.FETCH, code] += 1
-            leader = current_leader(code, part.topic, part.partition_index, listener, context)
+            leader = current_leader(code, part.topic, part.partition_index, origin.listener, context)
             reading.answers.append(FetchAnswer(part.topic, part.partition_index, code, -1, -1, 0, leader))
             reading.slices.append(None)
             continue
@@ -294,5 +307,9 @@ def _replica_refusal(fetch: ReplicaFetch, request: Request, context: Context) ->
         return ErrorCode.INCONSISTENT_CLUSTER_ID
     if context.cluster is not None and fetch.replica_id not in context.cluster.image.incarnations:
         logger.warning("%s fetches as broker %d, which the cluster has never seen", request.origin.host, fetch.replica_id)
+        return ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+    try:
+        caller_of(request, context).check(AclResourceType.CLUSTER, what=f"follow as broker {fetch.replica_id}")
+    except ClusterAuthorizationFailed:
         return ErrorCode.CLUSTER_AUTHORIZATION_FAILED
     return None

@@ -32,6 +32,7 @@ from logbus_broker.log.partition import Partition
 from logbus_broker.protocol.api import ApiKey
 from logbus_broker.protocol.fetch import FetchShape, ReadRow, RequestedTopic, shape_of
 from logbus_broker.protocol.framing import CONSTANT_START, FRAME_HEAD, Origin, Request
+from logbus_broker.security.state import AclResourceType
 
 LEARNT_FROM = 64  # after this many consecutive requests that the fast path could not take, only every sixteenth is examined
 LEARNT_EACH = 16
@@ -67,6 +68,7 @@ class FetchFastPath:
     def __init__(self, context: Context, passes_by: Callable[[], None]) -> None:
         self._context = context
         self._passes_by = passes_by
+        self._reads = None if context.authorizer is None else context.authorizer.right(ApiKey.FETCH, AclResourceType.TOPIC)
         self.frame_bytes_max = context.config.frame_bytes_max
 
     def handle(self, shape: FetchShape, topics: Sequence[RequestedTopic], request: Request) -> Parts | Pending | None:
@@ -106,7 +108,7 @@ class FetchFastPath:
     def _read(self, shape: FetchShape, topics: Sequence[RequestedTopic], request: Request) -> _Reading | None:
         context, reading = self._context, _Reading()
         led: Any = context.partitions.led_by_id if shape.has_ids else context.partitions.led_by_name
-        serves, partitions = context.serves_consumers, reading.partitions
+        serves, partitions, reads = context.serves_consumers, reading.partitions, self._reads
         budget = min(shape.settings.bytes_max, context.config.fetch_bytes_max)
         left = READ_AT_ONCE_MAX  # partitions whose records are located; those at the end of their log cost little
         try:
@@ -116,6 +118,8 @@ class FetchFastPath:
                 for index, epoch, offset, bytes_max, tags in rows:
                     partition: Partition | None = led.get((topic, index))
                     if partition is None or tags or (serves is not None and not serves(partition)):
+                        raise _Unusual
+                    if reads is not None and not reads.allows(request.origin, partition.topic):
                         raise _Unusual
                     log, visible = partition.log, partition.visible_offset
                     start = log.log_start_offset
@@ -165,7 +169,7 @@ class FetchFastPath:
     def _answer_waiting(self, pending: Pending, shape: FetchShape, topics: Sequence[RequestedTopic], request: Request) -> Parts:
         reading = self._read(shape, topics, request)
         if reading is None:
-            return answer_again(shape.request(topics), request.version, request.origin.listener, self._context)
+            return answer_again(shape.request(topics), request.version, request.origin, self._context)
         pending.is_framed = True
         return self._answer(shape, reading, request)
 

@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import Any
 
 from logbus_broker import errors
-from logbus_broker.api import error_codes, handler, offsets_topic
+from logbus_broker.api import authorization, error_codes, handler, offsets_topic
 from logbus_broker.groups import committed_offsets, coordinator, messages, rebalance, records
 from logbus_broker.groups.members import CONSUMER_PROTOCOL
 from logbus_broker.protocol import api, codec
@@ -32,19 +32,24 @@ def _describe(group_id: str, context: handler.Context) -> messages.GroupDescript
 
 
 @handler.answered_in_slices
-def handle_describe_groups(message: Any, version: int, context: handler.Context) -> handler.Answering:
+def handle_describe_groups(
+    message: Any, version: int, caller: authorization.Caller, context: handler.Context
+) -> handler.Answering:
     response = codec.response_class(api.ApiKey.DESCRIBE_GROUPS)
     rows = []
     for group_id in dict.fromkeys(message.groups):  # each once: a short name may have a long answer
-        rows.append(_described(group_id, version, context))
+        rows.append(_described(group_id, version, caller, context))
+        if version >= 3 and message.include_authorized_operations and not rows[-1].error_code:
+            rows[-1].authorized_operations = caller.operations(authorization.GROUP, group_id)
         yield None
     return (yield from handler.encode_in_slices(response(groups=rows), version, rows, *(row.members for row in rows)))
 
 
-def _described(group_id: str, version: int, context: handler.Context) -> Any:
+def _described(group_id: str, version: int, caller: authorization.Caller, context: handler.Context) -> Any:
     row = codec.response_class(api.ApiKey.DESCRIBE_GROUPS).DescribedGroup
     code, text = 0, None
     try:
+        caller.check(authorization.GROUP, group_id)
         description = _describe(group_id, context)
     except errors.BrokerError as error:
         description = messages.GroupDescription(group_id=group_id, state=rebalance.DEAD.value)
@@ -73,7 +78,7 @@ def _described(group_id: str, version: int, context: handler.Context) -> Any:
 
 
 @handler.answered_in_slices
-def handle_list_groups(message: Any, version: int, context: handler.Context) -> handler.Answering:
+def handle_list_groups(message: Any, version: int, caller: authorization.Caller, context: handler.Context) -> handler.Answering:
     response = codec.response_class(api.ApiKey.LIST_GROUPS)
     states = {state.lower() for state in message.states_filter}
     types = {kind.lower() for kind in message.types_filter}
@@ -81,8 +86,11 @@ def handle_list_groups(message: Any, version: int, context: handler.Context) -> 
         api.ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if context.offsets.is_loading else api.ErrorCode.NONE
     )  # then there may be more
     group_ids = sorted({*context.offsets.group_ids(), *(group.group_id for group in context.groups)})
-    rows = []
+    rows, sees_all = [], caller.allows(authorization.CLUSTER)
     for group_id in group_ids if not types or _TYPE in types else ():
+        if not sees_all and not caller.allows(authorization.GROUP, group_id):
+            yield None
+            continue
         with suppress(errors.GroupIdNotFound, errors.NotCoordinator, errors.CoordinatorLoadInProgress):  # deleted or moved since
             description = _describe(group_id, context)
             if not states or description.state.lower() in states:
@@ -102,7 +110,7 @@ def handle_list_groups(message: Any, version: int, context: handler.Context) -> 
 
 
 @handler.answered_in_slices
-def handle_delete_groups(message: Any, version: int, context: handler.Context) -> handler.Answering:
+def handle_delete_groups(message: Any, version: int, caller: authorization.Caller, context: handler.Context) -> handler.Answering:
     codes: dict[str, int] = {}
     # By partition: each is written, or fails, separately.
     chosen: dict[committed_offsets.CommittedOffsets, dict[records.OffsetKey, records.CommittedOffset]] = {}
@@ -110,6 +118,7 @@ def handle_delete_groups(message: Any, version: int, context: handler.Context) -
     for group_id in dict.fromkeys(message.groups_names):
         codes[group_id] = 0
         try:
+            caller.check(authorization.GROUP, group_id)
             is_in_log = _delete(group_id, context)
             offsets = context.offsets.ours(group_id)
             stored.setdefault(offsets, []).extend([group_id] if is_in_log else [])
@@ -147,8 +156,9 @@ def _delete(group_id: str, context: handler.Context) -> bool:
 
 
 @handler.answered_in_slices
-def handle_offset_delete(message: Any, version: int, context: handler.Context) -> handler.Answering:
+def handle_offset_delete(message: Any, version: int, caller: authorization.Caller, context: handler.Context) -> handler.Answering:
     try:
+        caller.check(authorization.GROUP, message.group_id)
         offsets = _of_which_some_may_go(message.group_id, context)
     except errors.BrokerError as error:
         return [_encode_offset_delete(error_codes.code_of(error), version, {})]
@@ -157,7 +167,7 @@ def handle_offset_delete(message: Any, version: int, context: handler.Context) -
     for topic in message.topics:
         for part in topic.partitions:
             key = records.OffsetKey(message.group_id, topic.name, part.partition_index)
-            code = codes[key.topic, key.partition] = _offset_delete_code(key, context)
+            code = codes[key.topic, key.partition] = _offset_delete_code(key, caller, context)
             if not code and (newest := offsets.newest(key)) is not None:
                 chosen[key] = newest
             yield None
@@ -174,8 +184,9 @@ def _of_which_some_may_go(group_id: str, context: handler.Context) -> committed_
     return context.offsets.readable(group_id)
 
 
-def _offset_delete_code(key: records.OffsetKey, context: handler.Context) -> int:
+def _offset_delete_code(key: records.OffsetKey, caller: authorization.Caller, context: handler.Context) -> int:
     try:
+        caller.check(authorization.TOPIC, key.topic)
         context.partitions.check_exists(key.topic, key.partition)
         if context.groups.reads(key.group, key.topic):
             raise errors.GroupSubscribedToTopic(f"members of {key.group!r} read {key.topic!r}")

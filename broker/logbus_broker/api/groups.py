@@ -16,7 +16,7 @@ from functools import partial
 from typing import Any
 
 from logbus_broker import errors, logs
-from logbus_broker.api import error_codes, handler, offsets_topic
+from logbus_broker.api import authorization, error_codes, handler, offsets_topic
 from logbus_broker.groups import committed_offsets, messages
 from logbus_broker.groups.coordinator import check_group_id
 from logbus_broker.groups.group import Group
@@ -74,11 +74,15 @@ def store_group(group: Group, context: handler.Context) -> None:
 
 
 def _ask(
-    encode: Callable[[Any], handler.Parts], ask: Callable[[_WaitingMember], Iterable[messages.Answer]]
+    caller: authorization.Caller,
+    group_id: str,
+    encode: Callable[[Any], handler.Parts],
+    ask: Callable[[_WaitingMember], Iterable[messages.Answer]],
 ) -> handler.Parts | handler.Pending:
     """Pass a request to the state machine; an error is answered at once."""
     pending = handler.Pending(stops_reading=True)
     try:
+        caller.check(authorization.GROUP, group_id)
         deliver(ask(_WaitingMember(pending, encode)))
     except errors.RequestError as error:
         return encode(error)
@@ -107,6 +111,8 @@ def handle_join_group(request: framing.Request, context: handler.Context) -> han
     )
     now = context.clock.monotonic()
     return _ask(
+        handler.caller_of(request, context),
+        message.group_id,
         lambda outcome: [_encode_join(outcome, join.name.member_id, request.version)],
         lambda ticket: context.groups.join(message.group_id, join, ticket, now),
     )
@@ -149,6 +155,8 @@ def handle_sync_group(request: framing.Request, context: handler.Context) -> han
     )
     now = context.clock.monotonic()
     return _ask(
+        handler.caller_of(request, context),
+        message.group_id,
         lambda outcome: [_encode_sync(outcome, request.version)],
         lambda ticket: context.groups.sync(message.group_id, sync, ticket, now),
     )
@@ -174,6 +182,7 @@ def handle_heartbeat(request: framing.Request, context: handler.Context) -> hand
     message = codec.decode_request(request.api_key, request.version, request.body)
     code = 0
     try:
+        handler.caller_of(request, context).check(authorization.GROUP, message.group_id)
         context.groups.heartbeat(message.group_id, _name(message), message.generation_id, context.clock.monotonic())
     except errors.BrokerError as error:
         code = error_codes.code_of(error)
@@ -183,10 +192,11 @@ def handle_heartbeat(request: framing.Request, context: handler.Context) -> hand
 def handle_leave_group(request: framing.Request, context: handler.Context) -> handler.Parts | handler.Pending:
     message = codec.decode_request(request.api_key, request.version, request.body)
     response = codec.response_class(api.ApiKey.LEAVE_GROUP)
-    if request.version < 3:
-        code = _leave(message.group_id, messages.MemberName(member_id=message.member_id), context)
-        return [codec.encode_response(response(error_code=code), request.version)]
     try:
+        handler.caller_of(request, context).check(authorization.GROUP, message.group_id)
+        if request.version < 3:
+            code = _leave(message.group_id, messages.MemberName(member_id=message.member_id), context)
+            return [codec.encode_response(response(error_code=code), request.version)]
         context.offsets.ours(check_group_id(message.group_id))
     except errors.BrokerError as error:
         return [codec.encode_response(response(error_code=error_codes.code_of(error)), request.version)]
@@ -217,23 +227,23 @@ _GROUP, _TRANSACTION = 0, 1  # key types; 2 is a share group's
 def handle_find_coordinator(request: framing.Request, context: handler.Context) -> handler.Parts | handler.Pending:
     message = codec.decode_request(request.api_key, request.version, request.body)
     response = codec.response_class(api.ApiKey.FIND_COORDINATOR)
-    listener = request.origin.listener
+    caller = handler.caller_of(request, context)
     if request.version >= 4:
-        return handler.in_slices(_find_all(message, listener, request.version, context), context)
-    coordinator = _coordinator_of(message.key_type if request.version >= 1 else _GROUP, message.key, listener, context)
+        return handler.in_slices(_find_all(message, caller, request.version, context), context)
+    coordinator = _coordinator_of(message.key_type if request.version >= 1 else _GROUP, message.key, caller, context)
     return [codec.encode_response(response(**coordinator), request.version)]
 
 
-def _find_all(message: Any, listener: str, version: int, context: handler.Context) -> handler.Answering:
+def _find_all(message: Any, caller: authorization.Caller, version: int, context: handler.Context) -> handler.Answering:
     response = codec.response_class(api.ApiKey.FIND_COORDINATOR)
     rows = []
     for key in message.coordinator_keys:
-        rows.append(response.Coordinator(key=key, **_coordinator_of(message.key_type, key, listener, context)))
+        rows.append(response.Coordinator(key=key, **_coordinator_of(message.key_type, key, caller, context)))
         yield None
     return (yield from handler.encode_in_slices(response(coordinators=rows), version, rows))
 
 
-def _coordinator_of(key_type: int, key: str, listener: str, context: handler.Context) -> dict[str, Any]:
+def _coordinator_of(key_type: int, key: str, caller: authorization.Caller, context: handler.Context) -> dict[str, Any]:
     try:
         if key_type == _TRANSACTION:
             # Every client takes this error as final and reports it at once. CoordinatorNotAvailable, the obvious choice, would be
@@ -241,9 +251,10 @@ def _coordinator_of(key_type: int, key: str, listener: str, context: handler.Con
             raise errors.TransactionsNotSupported("this broker does not support transactions")
         if key_type != _GROUP:
             raise errors.InvalidRequest("only groups have a coordinator here")
-        broker_id, host, port, _ = context.view.coordinator(key, listener)
+        caller.check(authorization.GROUP, key)
+        broker_id, host, port, _ = context.view.coordinator(key, caller.origin.listener)
     except errors.BrokerError as error:
-        if key_type == _GROUP:
+        if key_type == _GROUP and not isinstance(error, errors.AuthorizationError):
             offsets_topic.request_topic(context)
         code, text = error_codes.code_of(error), error_codes.text_of(error)
         return {"error_code": code, "error_message": text, "node_id": -1, "port": -1}

@@ -23,6 +23,7 @@ from functools import partial, wraps
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from logbus_broker import errors, logs
+from logbus_broker.api.authorization import Caller
 from logbus_broker.api.produce_turn import ProduceTurn
 from logbus_broker.api.purgatory import Deadlines, Purgatory
 from logbus_broker.clock import Clock
@@ -41,6 +42,7 @@ from logbus_broker.protocol import codec, framing
 from logbus_broker.security.quotas import ClientQuotas
 
 if TYPE_CHECKING:
+    from logbus_broker.api.authorizer import Authorizer
     from logbus_broker.api.metadata import MetadataCache
 
     # a standalone broker imports none of these
@@ -73,6 +75,7 @@ class Context:
     metadata_cache: MetadataCache
     security: security_store.SecurityStore
     quotas: ClientQuotas
+    authorizer: Authorizer | None = None  # None: everything is allowed
     # A standalone broker has none of these.
     cluster: ClusterMember | None = None
     leader: Leader | None = None  # the leader's side of replication
@@ -146,8 +149,13 @@ class Pending:
 _ROWS_ENCODED_ON_LOOP_MAX = 500
 
 Answering = Generator[background_tasks.Step, Any, Parts]
-Work = Callable[[Any, int, Context], Answering]  # of a decoded message and its version
+Work = Callable[[Any, int, Caller, Context], Answering]  # of a decoded message, its version, and who sent it
 Handler = Callable[[framing.Request, Context], Parts | Pending]
+
+
+def caller_of(request: framing.Request, context: Context) -> Caller:
+    """Who sent the request."""
+    return Caller(request.api_key, request.origin, context.authorizer, request.client_id)
 
 
 def in_slices(steps: Answering, context: Context) -> Parts | Pending:
@@ -185,7 +193,7 @@ def _decoding(work: Work, begin: Callable[[Answering, Context], Parts | Pending]
     @wraps(work)
     def handle(request: framing.Request, context: Context) -> Parts | Pending:
         message = codec.decode_request(request.api_key, request.version, request.body)
-        return begin(work(message, request.version, context), context)
+        return begin(work(message, request.version, caller_of(request, context), context), context)
 
     return handle
 

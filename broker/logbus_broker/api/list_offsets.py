@@ -21,7 +21,7 @@ from functools import partial
 from itertools import repeat
 from typing import Any
 
-from logbus_broker.api import error_codes, fetch, handler, purgatory
+from logbus_broker.api import authorization, error_codes, fetch, handler, purgatory
 from logbus_broker.errors import BrokerError, OffsetNotAvailable
 from logbus_broker.log.background_tasks import Steps
 from logbus_broker.log.partition import Partition
@@ -92,16 +92,20 @@ class _Collected:
 def handle_list_offsets(request: framing.Request, context: handler.Context) -> handler.Pending:
     message = codec.decode_request(request.api_key, request.version, request.body)
     pending = handler.Pending(stops_reading=True)
-    context.tasks.begin(_look_up_all(message, request.version, pending, context), pending.fail_as_defect)
+    caller = handler.caller_of(request, context)
+    context.tasks.begin(_look_up_all(message, request.version, caller, pending, context), pending.fail_as_defect)
     return pending
 
 
-def _look_up_all(message: Any, version: int, pending: handler.Pending, context: handler.Context) -> Steps:
+def _look_up_all(
+    message: Any, version: int, caller: authorization.Caller, pending: handler.Pending, context: handler.Context
+) -> Steps:
     collected = _Collected(pending, version, context.thread_pool)
     for (topic, index), entries in handler.by_partition(message.topics).items():
         row = _Row(topic, index)
         collected.rows.append(row)
         try:
+            caller.check(authorization.TOPIC, topic)
             # Refused as in Kafka, although nothing is changed: each search is work for a thread.
             _look_up(handler.only_one(entries, f"partition {topic}-{index}"), row, version, collected, context)
         except BrokerError as error:
@@ -226,23 +230,26 @@ def _encode(rows: list[_Row], version: int) -> bytes:
 
 
 @handler.answered_in_slices
-def handle_offset_for_leader_epoch(message: Any, version: int, context: handler.Context) -> handler.Answering:
+def handle_offset_for_leader_epoch(
+    message: Any, version: int, caller: authorization.Caller, context: handler.Context
+) -> handler.Answering:
     response = codec.response_class(api.ApiKey.OFFSET_FOR_LEADER_EPOCH)
     topic_class = response.OffsetForLeaderTopicResult
     topics = []
     for topic in message.topics:
         rows = []
         for part in topic.partitions:
-            rows.append(_row(topic.topic, part, context, topic_class.EpochEndOffset))
+            rows.append(_row(topic.topic, part, caller, context, topic_class.EpochEndOffset))
             yield None
         topics.append(topic_class(topic=topic.topic, partitions=rows))
     response = response(topics=topics)
     return (yield from handler.encode_in_slices(response, version, *(topic.partitions for topic in topics)))
 
 
-def _row(topic: str, part: Any, context: handler.Context, row_class: Any) -> Any:
+def _row(topic: str, part: Any, caller: authorization.Caller, context: handler.Context, row_class: Any) -> Any:
     code, epoch, end_offset = 0, -1, -1
     try:
+        caller.check(authorization.TOPIC, topic)
         partition = context.partitions.get(topic, part.partition)
         fetch.check_leader_epoch(part.current_leader_epoch, partition)
         partition.log.require_online()

@@ -10,11 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from functools import cache
-from itertools import islice
 from types import MappingProxyType
 from typing import Any
 
-from logbus_broker.api import error_codes, handler
+from logbus_broker.api import authorization, error_codes, handler
 from logbus_broker.cluster import metadata_image, topic_registry
 from logbus_broker.errors import BrokerError, InvalidRequest, StorageError, UnknownTopicOrPartition
 from logbus_broker.log.partition import Partition
@@ -25,11 +24,12 @@ from logbus_broker.protocol.api import APIS, ApiKey, ErrorCode
 ENTRIES_MAX = 256  # distinct Metadata requests of one cluster's clients
 BYTES_MAX = 16 << 20  # ten encodings of the largest cluster that one broker holds
 
-Key = tuple[int, bytes, str]
+Key = tuple[int, bytes, str | tuple[framing.Origin, int]]
 
 
 class MetadataCache:
-    """Maps a request's version, body and listener to the bytes of its answer."""
+    """Maps a request's version, body and listener to the bytes of its answer; with ACLs, which show everybody something else, its
+    sender and the version of the ACLs take the listener's place."""
 
     def __init__(self) -> None:
         self._answers: dict[Key, bytes] = {}
@@ -80,38 +80,61 @@ def _api_versions(version: int, error: int) -> bytes:
 
 
 def handle_metadata(request: framing.Request, context: handler.Context) -> handler.Parts | handler.Pending:
-    key = (request.version, bytes(request.body), request.origin.listener)
+    authorizer, origin = context.authorizer, request.origin
+    audience = origin.listener if authorizer is None else (origin, authorizer.version)
+    key: Key = (request.version, bytes(request.body), audience)
     cached = context.metadata_cache.get(key)
     if cached is not None:
         return [cached]
     message = codec.decode_request(request.api_key, request.version, request.body)
-    new = _topics_to_create(message, request.version, context)
-    if new:
-        return handler.in_turn(_create_and_answer(message, new, request.version, key, context), context)
-    return handler.in_slices(_answer_metadata(message, request.version, key, context), context)
+    caller = handler.caller_of(request, context)
+    unknown = _topics_to_create(message, request.version, context)
+    if unknown:
+        return handler.in_turn(_create_and_answer(message, unknown, request.version, key, caller, context), context)
+    return handler.in_slices(_answer_metadata(message, request.version, key, caller, context), context)
 
 
-def _topics_to_create(message: Any, version: int, context: handler.Context) -> list[NewTopic]:
-    """The topics that the request auto-creates, a few at a time; clients retry for the others."""
+def _topics_to_create(message: Any, version: int, context: handler.Context) -> list[str]:
+    """The topics that the request would have created."""
     if not (context.config.auto_create_topics_enable and (version < 4 or message.allow_auto_topic_creation)):
         return []
     names = dict.fromkeys(
         requested.name for requested in message.topics or () if requested.name is not None and requested.topic_id is None
     )
-    unknown = (name for name in names if name not in context.partitions.registry)
-    return [NewTopic(name=name, overrides={}) for name in islice(unknown, _CREATED_PER_REQUEST_MAX)]
+    return [name for name in names if name not in context.partitions.registry]
 
 
-def _create_and_answer(message: Any, new: list[NewTopic], version: int, key: Key, context: handler.Context) -> handler.Answering:
-    outcomes = yield from context.topic_changes.create(new)
-    rejected = {topic.name: outcome for topic, outcome in zip(new, outcomes, strict=True) if isinstance(outcome, BrokerError)}
-    return (yield from _answer_metadata(message, version, key, context, rejected=rejected, may_retry=True))
+def _create_and_answer(
+    message: Any, unknown: list[str], version: int, key: Key, caller: authorization.Caller, context: handler.Context
+) -> handler.Answering:
+    """A few are created at a time; clients retry for the others."""
+    new: list[NewTopic] = []
+    rejected: dict[str, BrokerError] = {}
+    creator = caller.as_api(ApiKey.CREATE_TOPICS)
+    for name in unknown:
+        yield None
+        if not caller.allows(authorization.TOPIC, name):
+            continue  # refused for that reason already
+        try:
+            creator.check_create(name)
+            new.append(NewTopic(name=name, overrides={}))
+            if len(new) == _CREATED_PER_REQUEST_MAX:
+                break
+        except BrokerError as error:
+            rejected[name] = error
+    if new:
+        outcomes = yield from context.topic_changes.create(new)
+        rejected |= {
+            topic.name: outcome for topic, outcome in zip(new, outcomes, strict=True) if isinstance(outcome, BrokerError)
+        }
+    return (yield from _answer_metadata(message, version, key, caller, context, rejected=rejected, may_retry=True))
 
 
 def _answer_metadata(
     message: Any,
     version: int,
     key: Key,
+    caller: authorization.Caller,
     context: handler.Context,
     *,
     rejected: Mapping[str, BrokerError] = MappingProxyType({}),
@@ -123,8 +146,9 @@ def _answer_metadata(
     is_final = True
     if message.topics is None or (version == 0 and not message.topics):
         for topic in list(context.partitions.registry):
-            with suppress(UnknownTopicOrPartition):  # deleted since the answer was begun
-                rows.append(_topic_row(topic, context))
+            if caller.allows(authorization.TOPIC, topic.name):
+                with suppress(UnknownTopicOrPartition):  # deleted since the answer was begun
+                    rows.append(_topic_row(topic, context))
             yield None
     else:
         described: set[str] = set()
@@ -132,7 +156,7 @@ def _answer_metadata(
             try:
                 if requested.topic_id is None and requested.name in rejected:
                     raise rejected[requested.name]
-                topic = _find(requested, version, context)
+                topic = _find(requested, version, caller, context)
                 if topic.name not in described:  # by its name, and by its id
                     described.add(topic.name)
                     rows.append(_topic_row(topic, context))
@@ -142,7 +166,14 @@ def _answer_metadata(
                 code = ErrorCode.LEADER_NOT_AVAILABLE if later else error_codes.code_of(error)
                 rows.append(_missing_row(requested, code, version))
             yield None
-    response = _metadata_response(rows, key[2], context)
+    if version >= 8 and message.include_topic_authorized_operations:
+        for row in rows:
+            if not row.error_code:
+                row.topic_authorized_operations = caller.operations(authorization.TOPIC, row.name)
+            yield None
+    response = _metadata_response(rows, caller.origin.listener, context)
+    if 8 <= version <= 10 and message.include_cluster_authorized_operations:
+        response.cluster_authorized_operations = caller.cluster_operations()
     parts = yield from handler.encode_in_slices(response, version, rows, *(row.partitions for row in rows))
     if is_final and context.metadata_cache.change == change:
         context.metadata_cache.put(key, b"".join(part for part in parts if isinstance(part, bytes)))
@@ -162,13 +193,16 @@ def _metadata_response(topics: list[Any], listener: str, context: handler.Contex
     )
 
 
-def _find(requested: Any, version: int, context: handler.Context) -> topic_registry.Topic:
+def _find(requested: Any, version: int, caller: authorization.Caller, context: handler.Context) -> topic_registry.Topic:
     """The id decides: a client that has both may have the name of a topic that was deleted and created again."""
     registry = context.partitions.registry
     if requested.topic_id is not None or requested.name is None:
         if version < _IDS_SINCE:
             raise InvalidRequest(f"Metadata takes topic ids from version {_IDS_SINCE} on: name the topic")
-        return registry.get_by_id(requested.topic_id or topic_registry.NO_TOPIC_ID)
+        topic = registry.get_by_id(requested.topic_id or topic_registry.NO_TOPIC_ID)
+        caller.check(authorization.TOPIC, topic.name)  # that an id exists is no secret, in Kafka neither
+        return topic
+    caller.check(authorization.TOPIC, requested.name)
     if requested.name not in registry:
         topic_registry.check_topic_name(requested.name)
     return registry.get(requested.name)
@@ -206,7 +240,7 @@ def _missing_row(requested: Any, error: int, version: int) -> Any:
 
 
 def handle_describe_cluster(request: framing.Request, context: handler.Context) -> handler.Parts:
-    codec.decode_request(request.api_key, request.version, request.body)
+    message = codec.decode_request(request.api_key, request.version, request.body)
     response = codec.response_class(ApiKey.DESCRIBE_CLUSTER)
     answer = response(
         cluster_id=context.view.cluster_id,
@@ -216,14 +250,22 @@ def handle_describe_cluster(request: framing.Request, context: handler.Context) 
             for broker_id, host, port, rack in context.view.brokers(request.origin.listener)
         ],
     )
+    if message.include_cluster_authorized_operations:
+        answer.cluster_authorized_operations = handler.caller_of(request, context).cluster_operations()
     return [codec.encode_response(answer, request.version)]
 
 
 @handler.answered_in_slices
-def handle_describe_log_dirs(message: Any, version: int, context: handler.Context) -> handler.Answering:
+def handle_describe_log_dirs(
+    message: Any, version: int, caller: authorization.Caller, context: handler.Context
+) -> handler.Answering:
     """There is one directory, whatever is requested; unknown partitions are left out, as in Kafka."""
     response = codec.response_class(ApiKey.DESCRIBE_LOG_DIRS)
     row = response.DescribeLogDirsResult
+    try:
+        caller.check(authorization.CLUSTER)
+    except BrokerError as refusal:
+        return [codec.encode_response(response(error_code=error_codes.code_of(refusal), results=[]), version)]
     by_topic: dict[str, list[Any]] = {}
     for partition in _requested_partitions(message, context):
         by_topic.setdefault(partition.topic, []).append(

@@ -10,7 +10,7 @@ from functools import partial
 from operator import attrgetter, itemgetter
 from typing import Any
 
-from logbus_broker.api import error_codes, handler, offsets_topic
+from logbus_broker.api import authorization, error_codes, handler, offsets_topic
 from logbus_broker.errors import (
     BrokerError,
     GroupIdNotFound,
@@ -27,7 +27,7 @@ _NOTHING = records.CommittedOffset(-1, -1, "", 0, 0.0)
 
 
 @handler.answered_in_slices
-def handle_offset_commit(message: Any, version: int, context: handler.Context) -> handler.Answering:
+def handle_offset_commit(message: Any, version: int, caller: authorization.Caller, context: handler.Context) -> handler.Answering:
     response = codec.response_class(api.ApiKey.OFFSET_COMMIT)
     topic_class = response.OffsetCommitResponseTopic
     rows: dict[str, list[Any]] = {}  # by topic; a partition in several entries has a row for each, as in Kafka
@@ -35,6 +35,7 @@ def handle_offset_commit(message: Any, version: int, context: handler.Context) -
     changes: list[committed_offsets.Change] = []
     refusal = None
     try:
+        caller.check(authorization.GROUP, message.group_id)
         _admitted(message, version, context)
     except BrokerError as error:
         refusal = error
@@ -46,6 +47,7 @@ def handle_offset_commit(message: Any, version: int, context: handler.Context) -
             try:
                 if refusal is not None:
                     raise refusal
+                caller.check(authorization.TOPIC, topic.name)
                 changes.append(_change(message, topic.name, part, context))
                 accepted.append(row)
             except BrokerError as error:
@@ -94,18 +96,18 @@ def _change(message: Any, topic: str, part: Any, context: handler.Context) -> co
 
 
 @handler.answered_in_slices
-def handle_offset_fetch(message: Any, version: int, context: handler.Context) -> handler.Answering:
-    return (_fetch_groups if version >= 8 else _fetch_group)(message, version, context)
+def handle_offset_fetch(message: Any, version: int, caller: authorization.Caller, context: handler.Context) -> handler.Answering:
+    return (_fetch_groups if version >= 8 else _fetch_group)(message, version, caller, context)
 
 
-def _fetch_groups(message: Any, version: int, context: handler.Context) -> handler.Answering:
+def _fetch_groups(message: Any, version: int, caller: authorization.Caller, context: handler.Context) -> handler.Answering:
     response = codec.response_class(api.ApiKey.OFFSET_FETCH)
     topic_class = response.OffsetFetchResponseGroup.OffsetFetchResponseTopics
     groups = []
     for group_id, entries in handler.by_name(message.groups, attrgetter("group_id")).items():
         is_all = any(entry.topics is None for entry in entries)
         named = None if is_all else [topic for entry in entries for topic in entry.topics]
-        outcome = yield from _committed(group_id, named, topic_class, topic_class.OffsetFetchResponsePartitions, context)
+        outcome = yield from _committed(group_id, named, topic_class, topic_class.OffsetFetchResponsePartitions, caller, context)
         error, topics = (error_codes.code_of(outcome), []) if isinstance(outcome, BrokerError) else (0, outcome)
         groups.append(response.OffsetFetchResponseGroup(group_id=group_id, topics=topics, error_code=error))
         yield None  # also after a group of which nothing is asked, or nothing committed
@@ -114,11 +116,11 @@ def _fetch_groups(message: Any, version: int, context: handler.Context) -> handl
     return (yield from handler.encode_in_slices(answer, version, groups, *rows))
 
 
-def _fetch_group(message: Any, version: int, context: handler.Context) -> handler.Answering:
+def _fetch_group(message: Any, version: int, caller: authorization.Caller, context: handler.Context) -> handler.Answering:
     response = codec.response_class(api.ApiKey.OFFSET_FETCH)
     topic_class = response.OffsetFetchResponseTopic
     part_class = topic_class.OffsetFetchResponsePartition
-    outcome = yield from _committed(message.group_id, message.topics, topic_class, part_class, context)
+    outcome = yield from _committed(message.group_id, message.topics, topic_class, part_class, caller, context)
     error, topics = (error_codes.code_of(outcome), []) if isinstance(outcome, BrokerError) else (0, outcome)
     if error and version < 2:  # version 1 has an error field only per partition
         for topic, indexes in _named(message.topics).items():
@@ -139,11 +141,19 @@ def _named(topics: Iterable[Any]) -> dict[str, Iterable[int]]:
     }
 
 
-def _committed(group_id: str, named: Iterable[Any] | None, topic_class: Any, part_class: Any, context: handler.Context) -> Steps:
+def _committed(
+    group_id: str,
+    named: Iterable[Any] | None,
+    topic_class: Any,
+    part_class: Any,
+    caller: authorization.Caller,
+    context: handler.Context,
+) -> Steps:
     """Rows for the requested partitions, or for all that the group has committed if none are named; or the error. All rows come
     from a single leadership of this broker: a row that is missing because leadership was lost would send a consumer back to the
-    beginning."""
+    beginning. Topics that the sender may not describe are refused, or left out if none are named."""
     try:
+        caller.check(authorization.GROUP, group_id)
         group = coordinator.check_group_id(group_id)
         offsets = context.offsets.readable(group)
     except BrokerError as error:
@@ -156,9 +166,16 @@ def _committed(group_id: str, named: Iterable[Any] | None, topic_class: Any, par
         indexes_by_topic = _named(named)
     topics = []
     for topic, indexes in indexes_by_topic.items():
+        refusal = api.ErrorCode.NONE
+        if not caller.allows(authorization.TOPIC, topic):
+            if named is None:
+                yield None
+                continue
+            refusal = api.ErrorCode.TOPIC_AUTHORIZATION_FAILED
         rows = []
         for index in indexes:
-            rows.append(_row(part_class, index, offsets.get(group, topic, index) or _NOTHING))
+            committed = None if refusal else offsets.get(group, topic, index)
+            rows.append(_row(part_class, index, committed or _NOTHING, refusal))
             yield None
         topics.append(topic_class(name=topic, partitions=rows))
     return NotCoordinator(f"another broker coordinates group {group!r} now") if offsets.is_dropped else topics

@@ -14,7 +14,7 @@ from functools import partial
 
 from logbus_broker import errors
 from logbus_broker.api.error_codes import code_of, current_leader, text_of
-from logbus_broker.api.handler import Context, Parts, Pending
+from logbus_broker.api.handler import Context, Parts, Pending, caller_of
 from logbus_broker.api.produce_turn import StagedRequest
 from logbus_broker.api.purgatory import Deadline
 from logbus_broker.counters import Counters
@@ -25,6 +25,7 @@ from logbus_broker.protocol.codec import decode_request, encode_response, respon
 from logbus_broker.protocol.framing import Request
 from logbus_broker.protocol.produce import ProduceAnswer, ProducePartition, ProduceRequest, encode_produce_response, parse_produce
 from logbus_broker.protocol.validation import Inspection, require_keys, validate_new_batch
+from logbus_broker.security.state import AclResourceType
 
 
 class _StagedProduce(StagedRequest):
@@ -50,11 +51,14 @@ def handle_produce(request: Request, context: Context) -> Parts | Pending:
     done = _StagedProduce(pending, produce.timeout_ms, request, context)
     refusal, awaits_all, now_ms = _refusal(produce), produce.acks == -1, context.clock.now_ms()
     inspection = Inspection()
+    caller = None if context.authorizer is None else caller_of(request, context)
     named: set[Partition] = set()
     for part in produce.partitions:
         answer = ProduceAnswer(part.topic, part.partition_index)
         done.answers.append(answer)
         try:
+            if caller is not None:
+                caller.check(AclResourceType.TOPIC, part.topic)
             if refusal is not None:
                 raise refusal
             partition = context.partitions.get(part.topic, part.partition_index)
@@ -206,6 +210,12 @@ def handle_init_producer_id(request: Request, context: Context) -> Parts | Pendi
     if message.transactional_id is not None:
         refusal = errors.TransactionsNotSupported() if message.transactional_id else errors.InvalidRequest()
         return [_encode_producer_id(-1, code_of(refusal), request.version)]
+    caller = caller_of(request, context)
+    if not caller.allows_on_any(AclResourceType.TOPIC):
+        try:
+            caller.check(AclResourceType.CLUSTER)
+        except errors.AuthorizationError as error:
+            return [_encode_producer_id(-1, code_of(error), request.version)]
     pending = Pending(stops_reading=True)
 
     def taken(producer_id: int, error: BaseException | None) -> None:

@@ -32,9 +32,10 @@ from logbus_broker.log.fast_path_state import FastPathState, FastPathStates, ent
 from logbus_broker.protocol.api import ApiKey
 from logbus_broker.protocol.batch import BATCH_HEADER, BATCH_HEADER_BYTES, CRC_START, LENGTH_END, MAGIC, NO_PRODUCER_ID, crc32c
 from logbus_broker.protocol.compression import CODEC_MAX, DECOMPRESSED_BYTES_MAX, begins_like
-from logbus_broker.protocol.framing import CONSTANT_START, FRAME_HEAD, Request
+from logbus_broker.protocol.framing import CONSTANT_START, FRAME_HEAD, Origin, Request
 from logbus_broker.protocol.produce import ProduceShape, parse_produce, shape_of
 from logbus_broker.protocol.validation import RECORD_BYTES_MIN
+from logbus_broker.security.state import AclResourceType
 
 SHAPES_MAX = 16  # remembered per connection: a producer has one per topic
 _INDEX_LENGTH = Struct(">ii")
@@ -63,6 +64,7 @@ class ProduceFastPath:
         self._turn = context.produce_turn
         self._flusher = context.flusher
         self._topics: WeakValueDictionary[str, _FastPathTopic] = WeakValueDictionary()
+        self.writes = None if context.authorizer is None else context.authorizer.right(ApiKey.PRODUCE, AclResourceType.TOPIC)
         self.clock = context.clock
         self.counters = context.counters
         self.frame_bytes_max = context.config.frame_bytes_max
@@ -134,7 +136,7 @@ class ConnectionFastPath:
         self._misses = 0
         self.answers: list[bytes] = []  # to requests taken, until the connection sends them
 
-    def take(self, buffer: bytearray, view: memoryview, start: int, end: int, requests_max: int) -> int:
+    def take(self, buffer: bytearray, view: memoryview, start: int, end: int, requests_max: int, origin: Origin) -> int:
         """Handle the typical requests in the buffer, up to the first other one. Returns where that one, or an incomplete request,
         begins; `answers` holds the answers to the requests before it. On an exception, what is stored is unknown, and none of
         them is answered."""
@@ -142,7 +144,7 @@ class ConnectionFastPath:
             return start
         touched: list[FastPathState] = []
         try:
-            done, count = self._gather(buffer, view, start, end, requests_max, touched)
+            done, count = self._gather(buffer, view, start, end, requests_max, touched, origin)
             if not count or not self._fast_path.write(touched):
                 self.answers.clear()
                 return start
@@ -158,10 +160,18 @@ class ConnectionFastPath:
         return done
 
     def _gather(
-        self, buffer: bytearray, view: memoryview, start: int, end: int, requests_max: int, touched: list[FastPathState]
+        self,
+        buffer: bytearray,
+        view: memoryview,
+        start: int,
+        end: int,
+        requests_max: int,
+        touched: list[FastPathState],
+        origin: Origin,
     ) -> tuple[int, int]:
         """Gather the batches of typical requests; returns where the first other one begins, and how many were gathered."""
         fast_path, answers, count, now_ms = self._fast_path, self.answers, 0, 0
+        writes = fast_path.writes
         shape, topic = self._shapes[0]
         while end - start > CONSTANT_START and count < requests_max:
             length, api, correlation_id = FRAME_HEAD.unpack_from(buffer, start)
@@ -173,6 +183,8 @@ class ConnectionFastPath:
                 if remembered is None:
                     break
                 shape, topic = remembered
+            if writes is not None and not writes.allows(origin, shape.topic):
+                break
             # The clock is read once for all requests in a buffer: they arrived in one read.
             now_ms = now_ms or fast_path.clock.now_ms()
             position = start + CONSTANT_START + len(shape.constant)

@@ -176,6 +176,11 @@ class Purgatory:
         for waiting in list(self._by_partition.get(partition, ())):
             self.finish(waiting)
 
+    def wake_where(self, is_concerned: Callable[[Partition], bool]) -> None:
+        """The same for all such partitions."""
+        for partition in [partition for partition in self._by_partition if is_concerned(partition)]:
+            self.wake(partition)
+
     def finish(self, waiting: DelayedFetch) -> None:
         answer = waiting.answer
         self.cancel(waiting)

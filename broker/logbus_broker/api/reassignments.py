@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from operator import attrgetter
 from typing import Any
 
-from logbus_broker.api import error_codes, handler
+from logbus_broker.api import authorization, error_codes, handler
 from logbus_broker.cluster.topic_registry import Topic
 from logbus_broker.errors import BrokerError, InvalidReplicationFactor
 from logbus_broker.log.topic_admin import Moves
@@ -15,8 +15,15 @@ from logbus_broker.protocol import api, codec
 
 
 @handler.answered_in_turn
-def handle_alter_partition_reassignments(message: Any, version: int, context: handler.Context) -> handler.Answering:
+def handle_alter_partition_reassignments(
+    message: Any, version: int, caller: authorization.Caller, context: handler.Context
+) -> handler.Answering:
     response = codec.response_class(api.ApiKey.ALTER_PARTITION_REASSIGNMENTS)
+    try:
+        caller.check(authorization.CLUSTER)
+    except BrokerError as error:
+        refused = response(error_code=error_codes.code_of(error), error_message=error_codes.text_of(error))
+        return [codec.encode_response(refused, version)]
     may_change_factor = version < 1 or message.allow_replication_factor_change
     rows = []
     for name, entries in handler.by_name(message.topics, attrgetter("name")).items():
@@ -63,11 +70,18 @@ def _topic_row(name: str, indexes: Iterable[int], failed: Mapping[int, BrokerErr
 
 
 @handler.answered_in_slices
-def handle_list_partition_reassignments(message: Any, version: int, context: handler.Context) -> handler.Answering:
+def handle_list_partition_reassignments(
+    message: Any, version: int, caller: authorization.Caller, context: handler.Context
+) -> handler.Answering:
     """Partitions that are not being moved, or are unknown, are left out, as in Kafka."""
     response = codec.response_class(api.ApiKey.LIST_PARTITION_REASSIGNMENTS)
     row = response.OngoingTopicReassignment
     rows = []
+    try:
+        caller.check(authorization.CLUSTER)
+    except BrokerError as error:
+        refused = response(error_code=error_codes.code_of(error), error_message=error_codes.text_of(error))
+        return [codec.encode_response(refused, version)]
     for topic, indexes in _requested(message, context):
         partitions = [
             row.OngoingPartitionReassignment(

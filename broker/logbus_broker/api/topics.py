@@ -10,9 +10,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from operator import attrgetter
 from typing import Any
 
-from logbus_broker.api import configs, error_codes, handler, offsets_topic
+from logbus_broker.api import authorization, configs, error_codes, handler, offsets_topic
 from logbus_broker.cluster import metadata_image, topic_registry
-from logbus_broker.errors import BrokerError, InvalidConfig, InvalidReplicaAssignment, InvalidRequest, InvalidTopic
+from logbus_broker.errors import (
+    BrokerError,
+    InvalidConfig,
+    InvalidReplicaAssignment,
+    InvalidRequest,
+    InvalidTopic,
+    ThrottlingQuotaExceeded,
+)
 from logbus_broker.log.topic_admin import DEFAULT, Growth, NewTopic
 from logbus_broker.protocol import api, codec
 
@@ -20,24 +27,50 @@ _NameOrId = tuple[str | None, uuid.UUID | None]
 
 
 @handler.answered_in_turn
-def handle_create_topics(message: Any, version: int, context: handler.Context) -> handler.Answering:
+def handle_create_topics(message: Any, version: int, caller: authorization.Caller, context: handler.Context) -> handler.Answering:
     named = handler.by_name(message.topics, attrgetter("name"))
     requests: list[NewTopic | BrokerError] = []
     for name, entries in named.items():
         try:
-            requests.append(_new_topic(handler.only_one(entries, f"topic {name!r}"), context))
+            caller.check_create(name)
+            topic = _new_topic(handler.only_one(entries, f"topic {name!r}"), context)
+            if not message.validate_only:
+                _take_mutations(_partition_count(topic, context), caller, context, strict=version >= _STRICT_FROM[caller.api_key])
+            requests.append(topic)
         except BrokerError as error:
             requests.append(error)
     changes = context.topic_changes
     outcomes = yield from changes.validate(requests) if message.validate_only else changes.create(requests, message.timeout_ms)
-    rows, configs_of = [], _ConfigRows(context)
+    rows, configs_of, describer = [], _ConfigRows(context), caller.as_api(api.ApiKey.DESCRIBE_CONFIGS)
     for name, outcome in zip(named, outcomes, strict=True):
-        rows.append(
-            _created_row(outcome, configs_of) if isinstance(outcome, topic_registry.Topic) else _failed_row(name, outcome)
-        )
+        if not isinstance(outcome, topic_registry.Topic):
+            rows.append(_failed_row(name, outcome))
+        elif describer.allows(authorization.TOPIC, name):
+            rows.append(_created_row(outcome, configs_of))
+        else:
+            rows.append(_undescribed_row(outcome))
         yield None
     response = codec.response_class(api.ApiKey.CREATE_TOPICS)(topics=rows)
     return (yield from handler.encode_in_slices(response, version, *(row.configs or () for row in rows)))
+
+
+# Older clients do not know the error: all that they ask for is done, and they are held up afterwards (KIP-599).
+_STRICT_FROM: dict[int, int] = {api.ApiKey.CREATE_TOPICS: 6, api.ApiKey.DELETE_TOPICS: 5, api.ApiKey.CREATE_PARTITIONS: 3}
+
+
+def _take_mutations(count: int, caller: authorization.Caller, context: handler.Context, *, strict: bool) -> None:
+    """Count partitions that are to be created or deleted; ThrottlingQuotaExceeded if the client's quota is used up."""
+    if context.quotas.is_active:
+        now = context.clock.monotonic()
+        seconds = context.quotas.take_mutations(caller.origin.principal, caller.client_id, count, now, strict=strict)
+        if seconds is None:
+            raise ThrottlingQuotaExceeded("the client has used up its controller_mutation_rate: later")
+
+
+def _partition_count(topic: NewTopic, context: handler.Context) -> int:
+    if topic.assignments is not None:
+        return len(topic.assignments)
+    return context.config.num_partitions if topic.partition_count == DEFAULT else max(topic.partition_count, 0)
 
 
 def _new_topic(requested: Any, context: handler.Context) -> NewTopic:
@@ -99,8 +132,16 @@ def _created_row(topic: topic_registry.Topic, configs_of: _ConfigRows) -> Any:
     )
 
 
+def _undescribed_row(topic: topic_registry.Topic) -> Any:
+    """The row for somebody who may create the topic but not see how it is configured."""
+    code = api.ErrorCode.TOPIC_AUTHORIZATION_FAILED
+    return codec.response_class(api.ApiKey.CREATE_TOPICS).CreatableTopicResult(
+        name=topic.name, topic_id=topic.topic_id, error_message=None, topic_config_error_code=code, configs=None
+    )
+
+
 @handler.answered_in_turn
-def handle_delete_topics(message: Any, version: int, context: handler.Context) -> handler.Answering:
+def handle_delete_topics(message: Any, version: int, caller: authorization.Caller, context: handler.Context) -> handler.Answering:
     entries: list[_NameOrId]
     if version >= 6:
         entries = [(state.name, state.topic_id) for state in message.topics]
@@ -120,9 +161,16 @@ def handle_delete_topics(message: Any, version: int, context: handler.Context) -
         row = response.DeletableTopicResult(name=name, topic_id=topic_id)
         rows.append(row)
         with error_codes.refusing(row):
+            if name is not None:
+                caller.check(authorization.TOPIC, name)
             topic = _named_topic(handler.only_one(same, f"topic {topic_id if name is None else repr(name)}"), context)
+            if name is None:
+                if caller.as_api(api.ApiKey.METADATA).allows(authorization.TOPIC, topic.name):
+                    row.name = topic.name  # else its name stays unknown
+                caller.check(authorization.TOPIC, topic.name)
             row.name, row.topic_id = topic.name, topic.topic_id
             _validate_deletable(topic, context)
+            _take_mutations(topic.partition_count, caller, context, strict=version >= _STRICT_FROM[caller.api_key])
             doomed[topic.name] = topic
             rows_of_doomed[topic.name] = row
         yield None
@@ -166,7 +214,9 @@ _PARTITIONS_PER_ANSWER_MAX = 2000  # Kafka's max.request.partition.size.limit: a
 
 
 @handler.answered_in_turn
-def handle_create_partitions(message: Any, version: int, context: handler.Context) -> handler.Answering:
+def handle_create_partitions(
+    message: Any, version: int, caller: authorization.Caller, context: handler.Context
+) -> handler.Answering:
     response = codec.response_class(api.ApiKey.CREATE_PARTITIONS)
     rows: dict[str, Any] = {}
     growths: dict[str, Growth] = {}
@@ -174,8 +224,12 @@ def handle_create_partitions(message: Any, version: int, context: handler.Contex
     for name, entries in handler.by_name(message.topics, attrgetter("name")).items():
         row = rows[name] = response.CreatePartitionsTopicResult(name=name)
         with error_codes.refusing(row):
+            caller.check(authorization.TOPIC, name)
             growth = _growth(handler.only_one(entries, f"topic {name!r}"))
-            added += context.topic_changes.check_growth(growth, planned=added)
+            more = context.topic_changes.check_growth(growth, planned=added)
+            if not message.validate_only:
+                _take_mutations(more, caller, context, strict=version >= _STRICT_FROM[caller.api_key])
+            added += more
             growths[name] = growth
         yield None
     if growths and not message.validate_only:
@@ -194,7 +248,9 @@ def _growth(requested: Any) -> Growth:
 
 
 @handler.answered_in_slices
-def handle_describe_topic_partitions(message: Any, version: int, context: handler.Context) -> handler.Answering:
+def handle_describe_topic_partitions(
+    message: Any, version: int, caller: authorization.Caller, context: handler.Context
+) -> handler.Answering:
     """Topics in order of name, from the cursor on, until the limit is reached; the returned cursor is where to continue."""
     response = codec.response_class(api.ApiKey.DESCRIBE_TOPIC_PARTITIONS)
     left = max(1, min(message.response_partition_limit, _PARTITIONS_PER_ANSWER_MAX))
@@ -204,11 +260,14 @@ def handle_describe_topic_partitions(message: Any, version: int, context: handle
             cursor = response.Cursor(topic_name=name, partition_index=start)
             break
         yield None
+        if not message.topics and not caller.allows(authorization.TOPIC, name):
+            continue
         try:
+            caller.check(authorization.TOPIC, name)
             topic_registry.check_topic_name(name)
             topic = context.partitions.registry.get(name)
             end = min(topic.partition_count, start + left)
-            rows.append(_topic_row(topic, range(start, end), context))
+            rows.append(_topic_row(topic, range(start, end), caller, context))
         except BrokerError as error:
             rows.append(response.DescribeTopicPartitionsResponseTopic(name=name, error_code=error_codes.code_of(error)))
             continue
@@ -232,7 +291,7 @@ def _from_cursor(message: Any, context: handler.Context) -> Iterator[tuple[str, 
             yield name, max(0, cursor.partition_index) if name == cursor.topic_name else 0
 
 
-def _topic_row(topic: topic_registry.Topic, indexes: range, context: handler.Context) -> Any:
+def _topic_row(topic: topic_registry.Topic, indexes: range, caller: authorization.Caller, context: handler.Context) -> Any:
     row = codec.response_class(api.ApiKey.DESCRIBE_TOPIC_PARTITIONS).DescribeTopicPartitionsResponseTopic
     partitions = [
         row.DescribeTopicPartitionsResponsePartition(
@@ -248,4 +307,10 @@ def _topic_row(topic: topic_registry.Topic, indexes: range, context: handler.Con
         )
         for index, partition in zip(indexes, context.view.partitions(topic, indexes), strict=True)
     ]
-    return row(name=topic.name, topic_id=topic.topic_id, is_internal=topic.is_internal, partitions=partitions)
+    return row(
+        name=topic.name,
+        topic_id=topic.topic_id,
+        is_internal=topic.is_internal,
+        partitions=partitions,
+        topic_authorized_operations=caller.operations(authorization.TOPIC, topic.name),
+    )

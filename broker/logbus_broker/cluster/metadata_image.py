@@ -15,6 +15,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from uuid import UUID
 
+from logbus_broker.security.state import SecurityState
+
 EVERY_BROKER = "<default>"  # below /config/brokers: the settings that apply to all of them
 
 
@@ -111,6 +113,41 @@ class Settings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Security:
+    """Users' credentials, ACLs and quotas: what each of their znodes holds, by path, and in `state` all of it together.
+
+    `version` is not that of these nodes but of one that each change of any of them raises. So a change is decided on everything
+    that its writer has seen, and the nodes themselves may be deleted and created again."""
+
+    version: int = -1
+    nodes: Mapping[str, SecurityState] = field(default_factory=dict)
+    state: SecurityState = field(default_factory=SecurityState)
+
+    def after(self, version: int, nodes: Mapping[str, SecurityState]) -> Security:
+        """With other contents of some nodes; empty: the node is gone."""
+        kept, acls = dict(self.nodes), set(self.state.acls)
+        credentials, quotas = dict(self.state.credentials), dict(self.state.quotas)
+        nobody_key = self.state.nobody_key
+        for path, content in nodes.items():
+            previous = kept.pop(path, None)
+            if previous is not None:
+                acls -= previous.acls
+                nobody_key = b"" if previous.nobody_key else nobody_key
+                for user in previous.credentials:
+                    del credentials[user]
+                for entity in previous.quotas:
+                    del quotas[entity]
+            if content != SecurityState():
+                kept[path] = content
+                acls |= content.acls
+                credentials.update(content.credentials)
+                quotas.update(content.quotas)
+                nobody_key = content.nobody_key or nobody_key
+        state = SecurityState(credentials=credentials, acls=frozenset(acls), quotas=quotas, nobody_key=nobody_key)
+        return Security(version=version, nodes=kept, state=state)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Controller:
     """Which broker is the controller, and in which epoch."""
 
@@ -129,6 +166,7 @@ class MetadataImage:
     topics: Mapping[str, ClusterTopic] = field(default_factory=dict)
     topic_settings: Mapping[str, Settings] = field(default_factory=dict)
     broker_settings: Mapping[str, Settings] = field(default_factory=dict)  # by broker id, "<default>" for all
+    security: Security = field(default_factory=Security)
     deleting: frozenset[str] = frozenset()  # topics marked for deletion
     leaving: frozenset[int] = frozenset()  # brokers that are being stopped
     unreadable: frozenset[str] = frozenset()  # topics whose nodes cannot be decoded: they exist, whatever `topics` holds
@@ -165,6 +203,14 @@ class BrokerSettingsChange:
 
     name: str
     settings: Settings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SecurityChange:
+    """What some of the nodes of users, ACLs and quotas hold from `version` on; empty: the node is gone."""
+
+    version: int
+    nodes: Mapping[str, SecurityState]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -215,7 +261,14 @@ class LeavingChanged:
 # Ephemeral state (brokers, the controller, leaving brokers) vanishes without a transaction of ours. It is read from its own
 # znodes, and represented by changes that no log entry holds, so that listeners learn of everything in one way.
 LoggedChange = (
-    TopicChange | StateChange | TopicSettingsChange | BrokerSettingsChange | DeletionRequested | TopicDeleted | IncarnationRaised
+    TopicChange
+    | StateChange
+    | TopicSettingsChange
+    | BrokerSettingsChange
+    | SecurityChange
+    | DeletionRequested
+    | TopicDeleted
+    | IncarnationRaised
 )
 Change = LoggedChange | BrokersChanged | ControllerChanged | LeavingChanged
 
@@ -269,6 +322,10 @@ class _Draft:
                 return is_of_it and _replace_older(self._topic_settings, change.topic, change.settings)
             case BrokerSettingsChange():
                 return _replace_older(self._broker_settings, change.name, change.settings)
+            case SecurityChange():
+                security = self._image.security
+                is_new = change.version > security.version
+                return is_new and self._now(replace(self._image, security=security.after(change.version, change.nodes)))
             case DeletionRequested():
                 if not self._holds(change.topic, change.topic_id) or change.topic in self._deleting:
                     return False

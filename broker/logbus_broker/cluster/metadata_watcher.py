@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from logbus_broker import errors, logs
-from logbus_broker.cluster import metadata_image, metadata_log, znodes
+from logbus_broker.cluster import metadata_image, metadata_log, security_znodes, znodes
 from logbus_broker.cluster.store import (
     READS_AT_ONCE,
     AnswerLost,
@@ -34,6 +34,7 @@ from logbus_broker.cluster.store import (
     read_all,
     run_script,
 )
+from logbus_broker.security.state import SecurityState
 
 logger = logging.getLogger("broker.cluster")
 
@@ -263,6 +264,7 @@ def read_image(position: int) -> Script[metadata_image.MetadataImage]:
         raise AnswerLost("the cluster has no id yet")
     incarnations = yield from _read_incarnations()
     broker_settings = yield from _read_broker_settings()
+    security = yield from _read_security()
     topics: dict[str, metadata_image.ClusterTopic] = {}
     topic_settings: dict[str, metadata_image.Settings] = {}
     unreadable: set[str] = set()
@@ -280,6 +282,7 @@ def read_image(position: int) -> Script[metadata_image.MetadataImage]:
         topics=topics,
         topic_settings=topic_settings,
         broker_settings=broker_settings,
+        security=security,
         deleting=frozenset(name for name in deleting if name in topics),
         unreadable=frozenset(unreadable),
         position=position,
@@ -299,6 +302,24 @@ def _read_broker_settings() -> Script[dict[str, metadata_image.Settings]]:
     if unreadable:
         raise AnswerLost(f"cannot read the settings of brokers: {', '.join(sorted(unreadable))}")
     return settings
+
+
+def _read_security() -> Script[metadata_image.Security]:
+    """As with the settings of brokers: without one unreadable rule, others might allow what it denies."""
+    counter = yield from read(security_znodes.COUNTER)
+    if isinstance(counter, NoNode):
+        raise AnswerLost(f"{security_znodes.COUNTER} does not exist yet")
+    nodes: dict[str, SecurityState] = {}
+    for parent in security_znodes.PARENTS:
+        paths = [f"{parent}/{name}" for name in (yield from children(parent))]
+        for path, node in zip(paths, (yield from read_all(paths)), strict=True):
+            if isinstance(node, Node):
+                try:
+                    nodes[path] = znodes.decode_security(path, node.data)
+                except errors.MalformedNode as error:
+                    logger.error("restore or delete %s: %s", path, error)
+                    raise AnswerLost(f"cannot read {path}") from error
+    return metadata_image.Security().after(counter.version, nodes)
 
 
 def _read_settings(parent: str, names: Sequence[str], unreadable: set[str]) -> Script[dict[str, metadata_image.Settings]]:

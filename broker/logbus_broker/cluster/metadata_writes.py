@@ -1,5 +1,5 @@
-"""What any broker may write at a client's request: topics created, grown and marked for deletion, settings of topics and brokers;
-and the blocks of producer ids.
+"""What any broker may write at a client's request: topics created, grown and marked for deletion, settings of topics and brokers,
+users, ACLs and quotas; and the blocks of producer ids.
 
 Nothing is forwarded to the controller. Each write is one transaction, conditional on what its writer has read, and carries its
 log entry. If it is refused because another broker was faster, the script reads again and decides again. If the answer is lost, it
@@ -11,17 +11,18 @@ Each function here is a `Script`. It ends when ZooKeeper has the change; the ima
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from uuid import UUID
 
-from logbus_broker.cluster import dynamic_config, metadata_image, metadata_log, producer_ids, znodes
+from logbus_broker.cluster import dynamic_config, metadata_image, metadata_log, producer_ids, security_znodes, znodes
 from logbus_broker.cluster.store import (
     TRANSACTION_BYTES_MAX,
     AnswerLost,
     Check,
     Committed,
     Create,
+    Delete,
     Node,
     NoNode,
     Operation,
@@ -30,15 +31,27 @@ from logbus_broker.cluster.store import (
     Store,
     Unknown,
     commit,
+    read_all_twice,
     read_twice,
     run_script,
     transaction_bytes,
 )
 from logbus_broker.cluster.znodes import PRODUCER_ID_BLOCK, ProducerIdBlock
-from logbus_broker.errors import InvalidPartitions, InvalidTopic, RequestTimedOut, TopicAlreadyExists, UnknownTopicOrPartition
+from logbus_broker.errors import (
+    InvalidPartitions,
+    InvalidRequest,
+    InvalidTopic,
+    RequestTimedOut,
+    TopicAlreadyExists,
+    UnknownTopicOrPartition,
+)
+from logbus_broker.security.state import SecurityState
 
 _PARTITIONS_AT_ONCE = 1_000  # created in one transaction: a second of ZooKeeper's time
 ATTEMPTS = 5
+_NOTHING = SecurityState()
+_SECURITY_BYTES_MAX = TRANSACTION_BYTES_MAX - 1_024
+_OPERATION_BYTES = 64  # ZooKeeper's own of each operation, at most
 
 
 def create_topic(topic: metadata_image.ClusterTopic, settings: Mapping[str, str]) -> Script[None]:
@@ -185,6 +198,56 @@ def change_broker_settings(name: str, rewrite: dynamic_config.Rewrite) -> Script
         if isinstance(outcome, Committed) or (yield from _holds(path, changed)):
             return changed
     raise _unclear(f"the settings of broker {name!r}")
+
+
+def change_security(before: metadata_image.Security, target: SecurityState) -> Script[tuple[int, bool]]:
+    """Store `target` in place of `before`, in several transactions if it does not fit into one: the version that the image has to
+    show, and whether all is stored. It is not if another broker was faster."""
+    target_nodes = security_znodes.divide(target)
+    paths = dict.fromkeys((*before.nodes, *target_nodes))
+    changed = {path: target_nodes.get(path, _NOTHING) for path in paths if before.nodes.get(path) != target_nodes.get(path)}
+    version = before.version
+    for nodes in list(_security_batches(changed)):  # nothing is stored if one of them is too large
+        version += 1
+        writes = yield from _security_writes(nodes)
+        entry = metadata_log.log_entry([metadata_image.SecurityChange(version=version, nodes=nodes)])
+        outcome = yield from commit([Set(path=security_znodes.COUNTER, data=b"", version=version - 1), *writes, entry])
+        if isinstance(outcome, Committed):
+            continue
+        counter = yield from read_twice(security_znodes.COUNTER)
+        stored = counter.version if isinstance(counter, Node) else -1
+        if stored != version or (yield from _security_writes(nodes)):
+            return stored, False
+    return version, True
+
+
+def _security_batches(changed: Mapping[str, SecurityState]) -> Iterator[dict[str, SecurityState]]:
+    """A transaction contains everything twice: as nodes and in the log entry."""
+    batch: dict[str, SecurityState] = {}
+    size = 0
+    for path, content in changed.items():
+        added = 2 * (len(znodes.encode_security(path, content)) + len(path)) + _OPERATION_BYTES
+        if added > _SECURITY_BYTES_MAX:
+            raise InvalidRequest(f"{path} would hold more than a znode can: use fewer ACLs with prefixed names or `*`")
+        if size + added > _SECURITY_BYTES_MAX:
+            yield batch
+            batch, size = {}, 0
+        batch[path] = content
+        size += added
+    if batch:
+        yield batch
+
+
+def _security_writes(nodes: Mapping[str, SecurityState]) -> Script[list[Operation]]:
+    """What is left to do until the nodes hold this."""
+    writes: list[Operation] = []
+    for (path, content), node in zip(nodes.items(), (yield from read_all_twice(list(nodes))), strict=True):
+        data = znodes.encode_security(path, content)
+        if content == _NOTHING:
+            writes += [Delete(path=path, version=node.version)] if isinstance(node, Node) else []
+        elif isinstance(node, NoNode) or node.data != data:
+            writes.append(_write(path, data, node))
+    return writes
 
 
 def _read_topic(name: str, topic_id: UUID) -> Script[metadata_image.TopicNode]:

@@ -1,4 +1,5 @@
-"""Where users' credentials, ACLs and quotas are kept: one interface, and the store of a standalone broker."""
+"""Where users' credentials, ACLs and quotas are kept: one interface, and the store of a standalone broker. That of a
+cluster is in `api/cluster_metadata.py`."""
 
 from __future__ import annotations
 
@@ -6,7 +7,6 @@ from collections.abc import Callable, Generator
 from typing import Any, Protocol
 
 from logbus_broker.cluster.local_files import Files, Job, reading
-from logbus_broker.errors import InvalidRequest
 from logbus_broker.security.state import SecurityState, decode_state, encode_state
 
 _FILE = "security.json"
@@ -15,7 +15,9 @@ Edit = Callable[[SecurityState], SecurityState]
 
 
 class SecurityStore(Protocol):
-    """`state` is another object after each change, also after changes by other brokers of a cluster."""
+    """`state` is another object after each change, also by another broker of the cluster; then `on_change` is called."""
+
+    on_change: Callable[[], None]
 
     @property
     def state(self) -> SecurityState: ...
@@ -31,6 +33,7 @@ class LocalSecurity:
 
     def __init__(self, files: Files) -> None:
         self._files = files
+        self.on_change: Callable[[], None] = lambda: None
         stored = files.read_json(_FILE)
         with reading(_FILE):
             self.state = SecurityState() if stored is None else decode_state(stored)
@@ -42,12 +45,4 @@ class LocalSecurity:
         stored = encode_state(changed)
         yield lambda: self._files.write_json_atomic(_FILE, stored)
         self.state = changed
-
-
-class ClusterSecurity:
-    """The one of a cluster."""
-
-    state = SecurityState()
-
-    def change(self, edit: Edit) -> Generator[Job, Any, None]:
-        raise InvalidRequest("users, ACLs and quotas of a cluster are not stored yet")
+        self.on_change()

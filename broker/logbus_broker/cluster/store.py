@@ -227,11 +227,17 @@ def _ask_for_nodes(paths: Sequence[str], watch: bool, store: Store, then: Callab
 
 
 def read_twice(path: str) -> Script[Node | NoNode]:
-    """`read`, and again if the answer was lost: the second waits for the next connection. For requests that clients wait for."""
+    (node,) = yield from read_all_twice([path])
+    return node
+
+
+def read_all_twice(paths: Sequence[str]) -> Script[list[Node | NoNode]]:
+    """`read_all`, and again if an answer was lost: the second waits for the next connection. For requests that clients wait
+    for."""
     try:
-        return (yield from read(path))
+        return (yield from read_all(paths))
     except AnswerLost:
-        return (yield from read(path))
+        return (yield from read_all(paths))
 
 
 def children(path: str, *, watch: bool = False) -> Script[tuple[str, ...]]:

@@ -5,6 +5,7 @@ which Kafka's readers ignore, as we ignore keys that we do not know:
 
     /brokers/ids/B                          + incarnation, directory_id
     /brokers/topics/T/partitions/P/state    + elr (eligible leaders), handover_to, is_lost, if set
+    /config/users, /kafka-acl ..            users, ACLs and quotas (security_znodes.py)
     /logbus/incarnations/B                  empty; its version counts the processes that had the id B
     /logbus/members/B                       the directory_id with which B was last registered: it belongs to this cluster
     /logbus/leaving/B                       ephemeral: B is being stopped
@@ -27,8 +28,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from logbus_broker.cluster import local_files, metadata_image, topic_registry
+from logbus_broker.cluster import local_files, metadata_image, security_znodes, topic_registry
 from logbus_broker.errors import MalformedNode
+from logbus_broker.security.state import SecurityState
 
 CLUSTER_ID = "/cluster/id"
 BROKERS = "/brokers/ids"
@@ -69,6 +71,7 @@ BASE_PATHS: Mapping[str, bytes] = {
     TOPIC_IDS: b"",
     _TOPIC_NAMES: b"",
     CHANGES: b"",
+    **dict.fromkeys(security_znodes.BASE_PATHS, b""),
 }
 
 
@@ -304,6 +307,15 @@ def decode_settings(data: bytes, version: int) -> metadata_image.Settings:
         return metadata_image.Settings(
             values={str(name): str(value) for name, value in json.loads(data)["config"].items()}, version=version
         )
+
+
+def encode_security(path: str, content: SecurityState) -> bytes:
+    return to_json(security_znodes.to_row(path, content))
+
+
+def decode_security(path: str, data: bytes) -> SecurityState:
+    with reading(path):
+        return security_znodes.from_row(path, json.loads(data)) if data else SecurityState()
 
 
 def encode_cluster_id(cluster_id: str) -> bytes:

@@ -27,7 +27,7 @@ class ConfigSource(IntEnum):
 
 
 class ConfigType(IntEnum):
-    """Kafka's numbers for what a value is."""
+    """Kafka's numbers for what a value is; that of a PASSWORD is not shown."""
 
     BOOLEAN = 1
     STRING = 2
@@ -35,6 +35,7 @@ class ConfigType(IntEnum):
     LONG = 5
     DOUBLE = 6
     LIST = 7
+    PASSWORD = 9
 
 
 Layer = tuple[ConfigSource, Mapping[str, str]]  # by the broker's setting names; in lists of layers, the strongest comes first
@@ -42,7 +43,8 @@ Layer = tuple[ConfigSource, Mapping[str, str]]  # by the broker's setting names;
 _LISTS = frozenset(
     {
         "log.cleanup.policy", "listeners", "advertised.listeners", "log.dirs", "leader.replication.throttled.replicas",
-        "follower.replication.throttled.replicas",
+        "follower.replication.throttled.replicas", "ssl.enabled.protocols", "sasl.enabled.mechanisms",
+        "sasl.oauthbearer.expected.audience",
     }
 )  # fmt: skip
 
@@ -124,9 +126,14 @@ def _broker_synonyms(item: Any, config: object, defaults: object, layers: Sequen
     name = item.metadata["name"]
     synonyms = [_synonym(name, item, values, source) for source, values in layers if name in values]
     value, default = getattr(config, item.name), getattr(defaults, item.name)
+    show = _hidden if item.metadata["is_secret"] else as_text
     if value != default:
-        synonyms.append(Synonym(name=name, value=as_text(value), source=ConfigSource.STATIC_BROKER))
-    return [*synonyms, Synonym(name=name, value=as_text(default), source=ConfigSource.DEFAULT)]
+        synonyms.append(Synonym(name=name, value=show(value), source=ConfigSource.STATIC_BROKER))
+    return [*synonyms, Synonym(name=name, value=show(default), source=ConfigSource.DEFAULT)]
+
+
+def _hidden(value: object) -> None:
+    """What Kafka shows of a secret."""
 
 
 def _described(name: str, item: Any, *, read_only: bool, synonyms: Sequence[Synonym]) -> DescribedSetting:
@@ -139,6 +146,8 @@ def _described(name: str, item: Any, *, read_only: bool, synonyms: Sequence[Syno
 @cache
 def _type_of(item: Any) -> ConfigType:
     """A number is INT if its parser accepts nothing beyond 32 bits."""
+    if item.metadata["is_secret"]:
+        return ConfigType.PASSWORD
     if item.metadata["name"] in _LISTS:
         return ConfigType.LIST
     if isinstance(item.default, bool):
@@ -172,9 +181,35 @@ DOCUMENTATION = {
     "broker.id": "The id of this broker, unique in its cluster; the data directory remembers it.",
     "cluster.id": "The id of the cluster; generated at the first start if empty.",
     "broker.rack": "The rack of this broker; the replicas of a partition are spread over racks.",
-    "listeners": "NAME://host:port,...; without a host every interface. There is no authentication, so the default is loopback.",
+    "listeners": "NAME://host:port,...; without a host every interface. PLAINTEXT asks for no login: the default is loopback.",
     "advertised.listeners": "The addresses advertised to clients; required where a listener is bound to every interface.",
-    "listener.security.protocol.map": "The protocol of each listener, NAME:PROTOCOL,...; only PLAINTEXT is supported.",
+    "listener.security.protocol.map": "The protocol of each listener, NAME:PROTOCOL,...; a protocol's own name needs no entry.",
+    "logbus.allow.unauthenticated": "Whether listeners that others can reach may serve clients without a login or certificate.",
+    "sasl.enabled.mechanisms": "How clients may log in: SCRAM-SHA-256, SCRAM-SHA-512, PLAIN, OAUTHBEARER.",
+    "sasl.server.max.receive.size": "The largest request before the login; a larger one closes its connection.",
+    "logbus.allow.cleartext.passwords": "Whether a listener without TLS takes passwords (PLAIN) and tokens (OAUTHBEARER).",
+    "connections.max.reauth.ms": "How long a login lasts until the client has to log in again; 0 means without end.",
+    "connection.failed.authentication.delay.ms": "How long a refused login waits; doubled each time, up to 10 s. 0: not at all.",
+    "logbus.users.file": "A file of NAME=PASSWORD lines, for its owner only: users without a credential get one at each start.",
+    "sasl.oauthbearer.jwks.endpoint.url": "Where the issuer of tokens publishes its keys, https:// or file://.",
+    "sasl.oauthbearer.expected.issuer": "The issuer that tokens must name.",
+    "sasl.oauthbearer.expected.audience": "The audiences of which tokens must name one, separated by commas.",
+    "sasl.oauthbearer.sub.claim.name": "The claim of a token that is the name of its user.",
+    "sasl.oauthbearer.clock.skew.seconds": "How much the clocks of the issuer and the broker may disagree.",
+    "sasl.oauthbearer.jwks.endpoint.refresh.ms": "How often the issuer's keys are read again.",
+    "ssl.keystore.type": "PEM or PKCS12; a JKS file has to be converted.",
+    "ssl.keystore.location": "The file with the broker's key and certificate with its chain; read again when it changes.",
+    "ssl.keystore.password": "The password of a PKCS12 keystore.",
+    "ssl.keystore.certificate.chain": "The certificate and its chain as PEM text, instead of a file.",
+    "ssl.keystore.key": "The key as PEM text, instead of a file.",
+    "ssl.key.password": "The password of an encrypted key.",
+    "ssl.truststore.type": "PEM or PKCS12; a JKS file has to be converted.",
+    "ssl.truststore.location": "The file with the authorities that sign clients' certificates; read again when it changes.",
+    "ssl.truststore.password": "The password of a PKCS12 truststore.",
+    "ssl.truststore.certificates": "The authorities' certificates as PEM text, instead of a file.",
+    "ssl.client.auth": "Whether clients need a certificate: none, requested or required.",
+    "ssl.enabled.protocols": "The versions of TLS: TLSv1.2, TLSv1.3 or both.",
+    "ssl.principal.mapping.rules": "RULE:regex/replacement/[LU],...,DEFAULT: from a certificate's name to a principal's.",
     "inter.broker.listener.name": "The listener that brokers use among themselves; if empty, the one named PLAINTEXT.",
     "zookeeper.connect": "The ZooKeeper of the cluster, host:port,host:port/chroot. If empty, the broker runs alone.",
     "zookeeper.session.timeout.ms": "How long a broker that stopped responding keeps its place; a dead process loses it at once.",
@@ -192,6 +227,10 @@ DOCUMENTATION = {
     "num.replica.fetchers": "The number of connections from a follower to each leader.",
     "controlled.shutdown.enable": "Whether a broker that is being stopped hands over its leaderships first.",
     "logbus.controlled.shutdown.max.ms": "How long a broker being stopped waits for others to take its leaderships.",
+    "authorizer.class.name": "Whether ACLs are enforced: the name of one of Kafka's authorizers; empty: everything is allowed.",
+    "super.users": "Principals that may do everything, whatever the ACLs say: User:ann;User:bob.",
+    "allow.everyone.if.no.acl.found": "Whether everybody may use what has no ACLs, except users, ACLs and quotas themselves.",
+    "logbus.audit.log": "A file for changes and refusals, one JSON line for each; none if empty.",
     "log.dirs": "The directory of all partitions' logs.",
     "num.partitions": "The default number of partitions of a new topic.",
     "default.replication.factor": "The default replication factor of a new topic; more than one needs zookeeper.connect.",

@@ -4,7 +4,7 @@ A parser takes the text and returns the value; the ValueError that it raises com
 
 Listeners are written as `NAME://host:port`. A name tells what a listener is for (`INTERNAL` for the other brokers, `PLAINTEXT`
 for clients in the same network), so that each kind of client is given addresses it can reach. listener.security.protocol.map maps
-names to security protocols; only one is supported here.
+names to security protocols; the name of a protocol means that protocol without an entry.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import difflib
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from enum import StrEnum
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
@@ -24,14 +25,18 @@ INT32_MAX = (1 << 31) - 1
 _WHOLE_NUMBER = re.compile(r"-?[0-9]{1,20}")  # more digits are out of every range, and `int` refuses thousands of them
 _DECIMAL = re.compile(r"-?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?")
 _PORT = re.compile(r"[0-9]{1,5}")  # `isdigit` also takes digits of other scripts
-OFFERED_PROTOCOL = "PLAINTEXT"
 _LISTENER_NAME = re.compile(r"[A-Z0-9_.-]+")
 _LISTENER_EXAMPLE = "PLAINTEXT://127.0.0.1:9092"
+AUTHORIZERS = ("org.apache.kafka.metadata.authorizer.StandardAuthorizer", "kafka.security.authorizer.AclAuthorizer")
 
 
-def setting(name: str, default: Any, parse: Parser, *, topic: str | None = None) -> Any:
-    """A dataclass field for the Kafka setting `name`; `topic` is its name as a topic override, if it can be one."""
-    return field(default=default, metadata={"name": name, "parse": parse, "topic": topic})
+def setting(
+    name: str, default: Any, parse: Parser, *, topic: str | None = None, per_listener: bool = False, is_secret: bool = False
+) -> Any:
+    """A dataclass field for the Kafka setting `name`; `topic` is its name as a topic override, if it can be one. With
+    `per_listener`, `listener.name.NAME.` before it sets it for one listener. The value of a secret is shown to nobody."""
+    marks = {"name": name, "parse": parse, "topic": topic, "per_listener": per_listener, "is_secret": is_secret}
+    return field(default=default, metadata=marks)
 
 
 def nearest(name: str, names: Iterable[str]) -> str:
@@ -124,6 +129,23 @@ def zookeeper_servers(text: str) -> str:
     return ",".join(whole) + (f"/{chroot}" if chroot else "")
 
 
+class SecurityProtocol(StrEnum):
+    """What a listener's connections begin with, by Kafka's names."""
+
+    PLAINTEXT = "PLAINTEXT"
+    SSL = "SSL"
+    SASL_PLAINTEXT = "SASL_PLAINTEXT"
+    SASL_SSL = "SASL_SSL"
+
+    @property
+    def has_tls(self) -> bool:
+        return self in (SecurityProtocol.SSL, SecurityProtocol.SASL_SSL)
+
+    @property
+    def has_login(self) -> bool:
+        return self in (SecurityProtocol.SASL_PLAINTEXT, SecurityProtocol.SASL_SSL)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listener:
     """One listener. An empty host means every interface, with IPv4 and IPv6; port 0 means that the system chooses one."""
@@ -180,6 +202,21 @@ def parse_advertised(text: str) -> tuple[Listener, ...] | None:
     return listeners
 
 
+def parse_authorizer(text: str) -> str:
+    """One of the names by which Kafka's configurations turn ACLs on."""
+    if text.strip() not in ("", *AUTHORIZERS):
+        raise ValueError(f"must be {AUTHORIZERS[0]}, or empty for no ACLs")
+    return text.strip()
+
+
+def parse_principals(text: str) -> str:
+    """`User:ann;User:bob`; semicolons, since the name of a certificate has commas."""
+    principals = [part.strip() for part in text.split(";") if part.strip()]
+    if not all(re.fullmatch(r"[^:]+:.+", principal) for principal in principals):
+        raise ValueError("must look like User:ann;User:bob")
+    return ";".join(principals)
+
+
 def parse_metrics_listener(text: str) -> Listener | None:
     """Where metrics are served; None if they are not."""
     if not text:
@@ -196,13 +233,56 @@ def parse_protocol_map(text: str) -> str:
     for pair in text.split(","):
         name, colon, protocol = pair.strip().upper().partition(":")
         if not colon or not _LISTENER_NAME.fullmatch(name):
-            raise ValueError("must look like PLAINTEXT:PLAINTEXT,INTERNAL:PLAINTEXT")
-        if protocol != OFFERED_PROTOCOL:
-            raise ValueError(f"protocol {protocol} of listener {name} is not offered, only {OFFERED_PROTOCOL}")
+            raise ValueError("must look like PLAINTEXT:PLAINTEXT,INTERNAL:SASL_SSL")
+        if protocol not in list(SecurityProtocol):
+            raise ValueError(
+                f"there is no protocol {protocol} for listener {name}: it must be one of {', '.join(SecurityProtocol)}"
+            )
         pairs.append(f"{name}:{protocol}")
     return ",".join(dict.fromkeys(pairs))
 
 
-def mapped_names(protocol_map: str) -> frozenset[str]:
-    """The listener names that have a protocol; the supported protocol's own name needs no entry."""
-    return frozenset({OFFERED_PROTOCOL, *(pair.partition(":")[0] for pair in protocol_map.split(","))})
+def protocols_by_name(protocol_map: str) -> dict[str, SecurityProtocol]:
+    """The protocol of each listener name that has one."""
+    pairs = (pair.split(":") for pair in protocol_map.split(","))
+    return {protocol.value: protocol for protocol in SecurityProtocol} | {name: SecurityProtocol(text) for name, text in pairs}
+
+
+_MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER")
+
+
+def sasl_mechanisms(text: str) -> tuple[str, ...]:
+    mechanisms = tuple(dict.fromkeys(part.strip().upper() for part in text.split(",")))
+    if not set(mechanisms) <= set(_MECHANISMS):
+        raise ValueError(f"must be a list of {', '.join(_MECHANISMS)} (there is no Kerberos)")
+    return mechanisms
+
+
+def address_of_keys(text: str) -> str:
+    if text and not text.startswith(("https://", "file://")):
+        raise ValueError("must begin with https:// or file://: who can change the keys on their way can log in as anybody")
+    return text
+
+
+def comma_separated(text: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
+def store_type(text: str) -> str:
+    """How a file of keys or certificates is written."""
+    kind = text.strip().upper()
+    if kind == "JKS":
+        raise ValueError(
+            "is a format that only Java reads: convert the file with `keytool -importkeystore -srckeystore FILE -destkeystore "
+            "FILE.p12 -deststoretype PKCS12` and set PKCS12"
+        )
+    if kind not in ("PEM", "PKCS12"):
+        raise ValueError("must be PEM or PKCS12")
+    return kind
+
+
+def tls_versions(text: str) -> tuple[str, ...]:
+    versions = tuple(dict.fromkeys(part.strip() for part in text.split(",")))
+    if not set(versions) <= {"TLSv1.2", "TLSv1.3"}:
+        raise ValueError("must be TLSv1.2, TLSv1.3 or both: older versions are not safe")
+    return versions

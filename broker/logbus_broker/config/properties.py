@@ -12,7 +12,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from logbus_broker.config.parsers import OFFERED_PROTOCOL, mapped_names, nearest, whole_number
+from logbus_broker.config.parsers import SecurityProtocol, nearest, protocols_by_name, whole_number
 from logbus_broker.config.settings import BrokerConfig, LogConfig
 from logbus_broker.errors import ConfigError, InvalidConfig
 
@@ -44,19 +44,40 @@ def build_config(values: Mapping[str, str]) -> BrokerConfig:
     log_names = {item.name for item in fields(LogConfig)}
     own: dict[str, Any] = {}
     log: dict[str, Any] = {}
+    by_listener: dict[str, dict[str, Any]] = {}
     for name, text in values.items():
-        if name not in fields_by_name:
+        if name.startswith(_LISTENER_PREFIX):
+            listener, item = _of_listener(name)
+            into = by_listener.setdefault(listener, {})
+        elif name in fields_by_name:
+            item = fields_by_name[name]
+            into = log if item.name in log_names else own
+        else:
             hint = nearest(name, fields_by_name) or "; `python -m logbus_broker settings` lists them"
             raise ConfigError(f"unknown setting {name!r}{hint}")
-        item = fields_by_name[name]
         try:
-            value = item.metadata["parse"](text)
+            into[item.name] = item.metadata["parse"](text)
         except ValueError as error:
-            raise ConfigError(f"{name}={text}: {error}") from None
-        (log if item.name in log_names else own)[item.name] = value
-    config = BrokerConfig(**own, log=LogConfig(**log))
+            raise ConfigError(f"{name}{'' if item.metadata['is_secret'] else f'={text}'}: {error}") from None
+    config = BrokerConfig(**own, log=LogConfig(**log), listener_settings=by_listener)
     validate(config)
     return config
+
+
+_LISTENER_PREFIX = "listener.name."
+
+
+def _of_listener(name: str) -> tuple[str, Any]:
+    """`listener.name.internal.ssl.client.auth` is the setting ssl.client.auth of listener INTERNAL. The name of a listener may
+    have dots, so the longest setting that ends the text counts."""
+    per_listener = {item.metadata["name"]: item for item in fields(BrokerConfig) if item.metadata.get("per_listener")}
+    ending = [setting for setting in per_listener if name.endswith(f".{setting}")]
+    if name.endswith(".sasl.jaas.config"):
+        raise ConfigError(f"{name}: users are added by clients (kafka-configs), or named in the file of logbus.users.file")
+    if not ending:
+        raise ConfigError(f"{name}: after listener.name.NAME. only these can be set: {', '.join(sorted(per_listener))}")
+    longest = max(ending, key=len)
+    return name[len(_LISTENER_PREFIX) : -len(longest) - 1].upper(), per_listener[longest]
 
 
 def _with_hours_and_minutes(values: Mapping[str, str]) -> dict[str, str]:
@@ -93,7 +114,6 @@ def load_config(file: str | None, overrides: Iterable[str]) -> BrokerConfig:
 
 
 _Rule = Callable[[BrokerConfig], str | None]
-_OTHER_PROTOCOLS = ("SSL", "SASL_PLAINTEXT", "SASL_SSL")
 
 
 def validate(config: BrokerConfig) -> None:
@@ -115,12 +135,63 @@ def check_new_topic(log: LogConfig, replication_factor: int) -> None:
 
 
 def _protocols(config: BrokerConfig) -> str | None:
-    mapped = mapped_names(config.listener_protocols)
+    protocols = protocols_by_name(config.listener_protocols)
     for listener in config.listeners:
-        if listener.name in _OTHER_PROTOCOLS and listener.name not in mapped:
-            return f"listeners={listener}: protocol {listener.name} is not offered, only {OFFERED_PROTOCOL}"
-        if listener.name not in mapped:
-            return f"listener {listener.name} has no protocol: add {listener.name}:PLAINTEXT to listener.security.protocol.map"
+        if listener.name not in protocols:
+            name = listener.name
+            return f"listener {name} has no protocol: add {name}:SSL or another to listener.security.protocol.map"
+    return None
+
+
+_SEEN_ON_THE_WAY = ("PLAIN", "OAUTHBEARER")  # what these send lets anybody log in who has read it
+
+
+def _logins(config: BrokerConfig) -> str | None:
+    for listener in config.listeners:
+        protocol, settings = config.protocol_of(listener.name), config.at_listener(listener.name)
+        if not protocol.has_login:
+            continue
+        exposed = [name for name in settings.sasl_enabled_mechanisms if name in _SEEN_ON_THE_WAY]
+        if exposed and not protocol.has_tls and not settings.allow_cleartext_passwords:
+            return (
+                f"sasl.enabled.mechanisms has {exposed[0]}, and listeners={listener} no TLS: others could read the "
+                "password. Use SASL_SSL, or only SCRAM; if the network is trusted, set logbus.allow.cleartext.passwords=true"
+            )
+        if "OAUTHBEARER" in settings.sasl_enabled_mechanisms:
+            required = {
+                "sasl.oauthbearer.jwks.endpoint.url": settings.oauthbearer_jwks_url,
+                "sasl.oauthbearer.expected.issuer": settings.oauthbearer_issuer,
+                "sasl.oauthbearer.expected.audience": settings.oauthbearer_audiences,
+            }
+            missing = [name for name, value in required.items() if not value]
+            if missing:
+                return f"sasl.enabled.mechanisms has OAUTHBEARER: set {' and '.join(missing)}, or others' tokens would be taken"
+    return None
+
+
+def _listener_settings(config: BrokerConfig) -> str | None:
+    names = [listener.name for listener in config.listeners]
+    unknown = next((name for name in config.listener_settings if name not in names), None)
+    if unknown is None:
+        return None
+    return f"listener.name.{unknown.lower()}.: {unknown} is not one of the listeners {', '.join(names)}"
+
+
+def _keystores(config: BrokerConfig) -> str | None:
+    for listener in config.listeners:
+        settings = config.at_listener(listener.name)
+        if not config.protocol_of(listener.name).has_tls:
+            continue
+        if not settings.ssl_keystore_location and not (settings.ssl_keystore_chain and settings.ssl_keystore_key):
+            return (
+                f"listeners={listener} needs a certificate: set ssl.keystore.location to a PEM file that holds the key and the "
+                "certificate with its chain, or ssl.keystore.key and ssl.keystore.certificate.chain to their texts"
+            )
+        if settings.ssl_client_auth != "none" and not (settings.ssl_truststore_location or settings.ssl_truststore_certificates):
+            return (
+                f"listeners={listener} has ssl.client.auth={settings.ssl_client_auth}: set ssl.truststore.location to a PEM file "
+                "with the certificates of the authorities that sign those of clients"
+            )
     return None
 
 
@@ -146,6 +217,11 @@ def _inter_broker(config: BrokerConfig) -> str | None:
         return f"inter.broker.listener.name={config.inter_broker_listener_name} is not one of the listeners {', '.join(names)}"
     if config.is_clustered and not config.inter_broker_listener_name and len(names) > 1 and "PLAINTEXT" not in names:
         return f"several listeners, none of them called PLAINTEXT: set inter.broker.listener.name to one of {', '.join(names)}"
+    if config.is_clustered and (protocol := config.protocol_of(config.inter_broker_listener)) != SecurityProtocol.PLAINTEXT:
+        return (
+            f"brokers connect to each other with PLAINTEXT, and listener {config.inter_broker_listener} has {protocol}: set "
+            "inter.broker.listener.name to one that has it"
+        )
     return None
 
 
@@ -173,10 +249,20 @@ def _min_insync_fits(config: BrokerConfig) -> str | None:
     return None
 
 
+def _audit(config: BrokerConfig) -> str | None:
+    if config.audit_log and not config.authorizer_class_name:
+        return "logbus.audit.log says who was allowed what: set authorizer.class.name too, or leave it out"
+    return None
+
+
 _RULES: tuple[_Rule, ...] = (
     _protocols,
+    _listener_settings,
+    _logins,
+    _keystores,
     _advertised,
     _inter_broker,
     _one_broker_keeps_one,
     _min_insync_fits,
+    _audit,
 )

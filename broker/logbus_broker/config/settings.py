@@ -18,19 +18,28 @@ from logbus_broker.config.parsers import (
     INT32_MAX,
     INT64_MAX,
     Listener,
+    SecurityProtocol,
+    address_of_keys,
     between,
     boolean,
+    comma_separated,
     directory,
     nearest,
     one_of,
     only,
     parse_advertised,
+    parse_authorizer,
     parse_listeners,
     parse_metrics_listener,
+    parse_principals,
     parse_protocol_map,
     policies_of_cleanup,
+    protocols_by_name,
     ratio,
+    sasl_mechanisms,
     setting,
+    store_type,
+    tls_versions,
     zookeeper_servers,
 )
 from logbus_broker.errors import InvalidConfig
@@ -205,12 +214,57 @@ class BrokerConfig:
     broker_id: int = setting("broker.id", 0, between(0, INT32_MAX))
     cluster_id: str = setting("cluster.id", "", str)  # empty: generated at the first start and kept in meta.properties
     rack: str = setting("broker.rack", "", str)
-    # Loopback: there is no authentication.
+    # Loopback: PLAINTEXT has no authentication.
     listeners: tuple[Listener, ...] = setting("listeners", (Listener(host="127.0.0.1", port=9092),), parse_listeners)
     advertised_listeners: tuple[Listener, ...] | None = setting("advertised.listeners", None, parse_advertised)
-    listener_protocols: str = setting("listener.security.protocol.map", "PLAINTEXT:PLAINTEXT", parse_protocol_map)
-    # Off by default: two brokers on one machine would want the same port. Without authentication it is meant for loopback.
+    listener_protocols: str = setting(
+        "listener.security.protocol.map",
+        "PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT,SASL_SSL:SASL_SSL",
+        parse_protocol_map,
+    )
+    # The words without which a listener that others can reach does not start if it does not ask who they are.
+    allow_unauthenticated: bool = setting("logbus.allow.unauthenticated", False, boolean)
+    # PEM and not Kafka's JKS: what every tool but Java's writes.
+    ssl_keystore_type: str = setting("ssl.keystore.type", "PEM", store_type, per_listener=True)
+    ssl_keystore_location: str = setting("ssl.keystore.location", "", str, per_listener=True)
+    ssl_keystore_password: str = setting("ssl.keystore.password", "", str, per_listener=True, is_secret=True)
+    ssl_keystore_chain: str = setting("ssl.keystore.certificate.chain", "", str, per_listener=True, is_secret=True)
+    ssl_keystore_key: str = setting("ssl.keystore.key", "", str, per_listener=True, is_secret=True)
+    ssl_key_password: str = setting("ssl.key.password", "", str, per_listener=True, is_secret=True)
+    ssl_truststore_type: str = setting("ssl.truststore.type", "PEM", store_type, per_listener=True)
+    ssl_truststore_location: str = setting("ssl.truststore.location", "", str, per_listener=True)
+    ssl_truststore_password: str = setting("ssl.truststore.password", "", str, per_listener=True, is_secret=True)
+    ssl_truststore_certificates: str = setting("ssl.truststore.certificates", "", str, per_listener=True, is_secret=True)
+    ssl_client_auth: str = setting("ssl.client.auth", "none", one_of("none", "requested", "required"), per_listener=True)
+    ssl_enabled_protocols: tuple[str, ...] = setting(
+        "ssl.enabled.protocols", ("TLSv1.2", "TLSv1.3"), tls_versions, per_listener=True
+    )
+    ssl_principal_mapping_rules: str = setting("ssl.principal.mapping.rules", "DEFAULT", str, per_listener=True)
+    # Kafka's default is Kerberos alone. These two need no more than users, and no password passes the network.
+    sasl_enabled_mechanisms: tuple[str, ...] = setting(
+        "sasl.enabled.mechanisms", ("SCRAM-SHA-256", "SCRAM-SHA-512"), sasl_mechanisms, per_listener=True
+    )
+    sasl_receive_bytes_max: int = setting("sasl.server.max.receive.size", MIB // 2, between(1024, MIB // 2))
+    # The words without which a listener without TLS does not take passwords and tokens, which anybody on the way could read.
+    allow_cleartext_passwords: bool = setting("logbus.allow.cleartext.passwords", False, boolean, per_listener=True)
+    connections_reauth_ms_max: int = setting("connections.max.reauth.ms", 0, between(0, INT64_MAX), per_listener=True)
+    failed_authentication_delay_ms: int = setting("connection.failed.authentication.delay.ms", 100, between(0, 10_000))
+    users_file: str = setting("logbus.users.file", "", str)
+    oauthbearer_jwks_url: str = setting("sasl.oauthbearer.jwks.endpoint.url", "", address_of_keys, per_listener=True)
+    oauthbearer_issuer: str = setting("sasl.oauthbearer.expected.issuer", "", str, per_listener=True)
+    oauthbearer_audiences: tuple[str, ...] = setting("sasl.oauthbearer.expected.audience", (), comma_separated, per_listener=True)
+    oauthbearer_subject_claim: str = setting("sasl.oauthbearer.sub.claim.name", "sub", str, per_listener=True)
+    oauthbearer_skew_seconds: int = setting("sasl.oauthbearer.clock.skew.seconds", 30, between(0, 3_600), per_listener=True)
+    oauthbearer_refresh_ms: int = setting(
+        "sasl.oauthbearer.jwks.endpoint.refresh.ms", 3_600_000, between(1_000, INT64_MAX), per_listener=True
+    )
+    # Off by default: two brokers on one machine would want the same port. It has no authentication.
     metrics_listener: Listener | None = setting("logbus.metrics.listener", None, parse_metrics_listener)
+    # Empty: no ACLs, everybody may do everything. The names are those of Kafka's two authorizers; ours does what they do.
+    authorizer_class_name: str = setting("authorizer.class.name", "", parse_authorizer)
+    super_users: str = setting("super.users", "", parse_principals)
+    allow_everyone_if_no_acl_found: bool = setting("allow.everyone.if.no.acl.found", False, boolean)
+    audit_log: str = setting("logbus.audit.log", "", str)
     log_dirs: Path = setting("log.dirs", Path("logbus-data"), directory)
     num_partitions: int = setting("num.partitions", 1, between(1, 10_000))
     default_replication_factor: int = setting("default.replication.factor", 1, between(1, 32_767))
@@ -307,6 +361,16 @@ class BrokerConfig:
     # A broker that is asked to stop waits this long for others to take over its leaderships; then it stops anyway.
     controlled_shutdown_ms_max: int = setting("logbus.controlled.shutdown.max.ms", 30_000, between(0, INT32_MAX))
     log: LogConfig = field(default_factory=LogConfig)
+    # What `listener.name.NAME.` sets: by the listener's name, attributes of this class.
+    listener_settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+    def protocol_of(self, listener: str) -> SecurityProtocol:
+        """That of the listener with this name; KeyError if it has none."""
+        return protocols_by_name(self.listener_protocols)[listener]
+
+    def at_listener(self, listener: str) -> BrokerConfig:
+        """The settings as they are at one listener: its own before those of all."""
+        return replace(self, **self.listener_settings.get(listener, {}))
 
     @property
     def is_clustered(self) -> bool:

@@ -22,6 +22,7 @@ import math
 import socket
 from collections import deque
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from logbus_broker.api.fetch_fast_path import ConnectionFetchFastPath
 from logbus_broker.api.handler import Parts, Pending, part_size
@@ -35,6 +36,9 @@ from logbus_broker.network.throttling import Throttle, with_throttle_time
 from logbus_broker.protocol.api import ApiKey
 from logbus_broker.protocol.framing import Origin, Request, frame_length, read_request, response_head
 from logbus_broker.protocol.produce import check_counts
+
+if TYPE_CHECKING:  # a broker without logins does not import it
+    from logbus_broker.network.gate import ConnectionLogin
 
 logger = logging.getLogger("broker.network")
 
@@ -60,6 +64,7 @@ class Connection:
         "_fast_path",
         "_is_vetted",
         "_large",
+        "_login",
         "_monotonic",
         "_network",
         "_on_ready",
@@ -83,6 +88,7 @@ class Connection:
         "output_held",
         "peer",
         "received_at",
+        "session",
         "sock",
         "taken_at",
     )
@@ -115,7 +121,7 @@ class Connection:
         self.output = Output()
         self.output_held = 0  # how many bytes of it are counted in held_bytes
         self.closing: str | None = None  # the reason, once decided: one word, used as a counter label
-        self.has_asked = False  # whether a whole request has ever arrived
+        self.has_asked = False  # whether a whole request has ever arrived; where a login is required, whether it has logged in
         self.opened_at = now
         self.received_at = now  # when something last arrived
         self.taken_at = now  # when the peer last took any output
@@ -137,8 +143,26 @@ class Connection:
         self._buffer = bytearray(_BUFFER_BYTES_FIRST)
         self._view = memoryview(self._buffer)
         self._start = self._end = 0
+        self._login: ConnectionLogin | None = None  # before it has logged in, where that is required
+        self.session: ConnectionLogin | None = None  # the same, for as long as the connection is open
         self._large: LargeFrame | None = None  # the frame being received, if it is too large for the buffer
         self._is_vetted = False  # whether the current frame has been checked and may continue to arrive
+
+    def require_login(self, login: ConnectionLogin) -> None:
+        """Before anything has arrived: everything goes to `login` until it calls `admit`."""
+        self._login = self.session = login
+        self._dispatch = login.dispatch
+
+    def admit(self, origin: Origin, dispatch: Dispatch, fast_path: ConnectionFastPath | None) -> None:
+        """The peer has logged in: requests are dispatched from now on, and are of this origin."""
+        self._login = None
+        self.origin = origin
+        self.has_asked = True
+        self._dispatch, self._fast_path = dispatch, fast_path
+
+    def leave_fast_path(self) -> None:
+        """Every request goes to the dispatcher from now on."""
+        self._fast_path = None
 
     # -- reading ---------------------------------------------------------------------------------------------------------------
 
@@ -194,7 +218,8 @@ class Connection:
         """Pass the typical requests at the front of the buffer to the fast path, with nothing pending before them; False if there
         are none. The requests after them are handled before their answers are sent: if one of those ends the connection, the
         answers are dropped, as on the ordinary path. Raises OSError, ProtocolError."""
-        start = fast_path.take(self._buffer, self._view, self._start, self._end, self._config.pipelined_requests_max)
+        limit = self._config.pipelined_requests_max
+        start = fast_path.take(self._buffer, self._view, self._start, self._end, limit, self.origin)
         if start == self._start:
             return False
         self._start = start
@@ -269,6 +294,9 @@ class Connection:
     def process(self, now: float) -> None:
         """Dispatch the whole requests in the buffer, as far as back-pressure allows; no more at once than the pipeline limit, and
         not for long, so that other connections have their turn."""
+        if self._login is not None:
+            self._process_login(self._login, now)
+            return
         limit = self._config.frame_bytes_max
         until = math.inf
         self.frame_since, since = None, self.frame_since
@@ -300,6 +328,20 @@ class Connection:
                     self._fast_path.learn(request, frame)
                 elif request.api_key == _FETCH:
                     self._fast_path.fetches.learn(request, frame)
+        self._on_ready(self)
+
+    def _process_login(self, login: ConnectionLogin, now: float) -> None:
+        """The same for a peer that has yet to log in, whose frames may be tokens without a header: small ones, one at a time."""
+        self.frame_since, since = None, self.frame_since
+        while self._login is login and self._start < self._end and self.wants_to_read and not self.closing:
+            length = frame_length(self._buffer, self._start, self._end, limit=login.frame_bytes_max, least=0)
+            if length is None or self._end - self._start < length + 4:
+                self.frame_since = now if since is None else since
+                break
+            begin = self._start + 4
+            self._start = begin + length
+            since = None
+            self._handle(login.read(self._view[begin : self._start], self.origin))
         self._on_ready(self)
 
     def _vet(self, length: int) -> bool:
@@ -353,7 +395,7 @@ class Connection:
     # -- answering -------------------------------------------------------------------------------------------------------------
 
     def _handle(self, request: Request) -> None:
-        self.has_asked = True
+        self.has_asked = self._login is None
         if self._fast_path is not None:
             self._fast_path.pass_by()
         if self._slots and request.api_key != _PRODUCE:
@@ -478,6 +520,8 @@ class Connection:
     def close(self) -> None:
         """Drop the pipeline (waiting fetches leave the purgatory) and release what was not sent. Raises nothing: often something
         has already failed."""
+        if self.session is not None:
+            self.session.close()
         self._network.held_bytes -= self.held_bytes
         self.output_held = 0
         self._large = None

@@ -9,9 +9,10 @@ connection gets that of the oldest exchange that has had a second and has not se
 from __future__ import annotations
 
 import contextlib
+import re
 import socket
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,7 +24,16 @@ _REQUEST_SECONDS = 1.0  # after this, an exchange without a request gives way to
 _EXCHANGE_SECONDS_MAX = 10.0  # Prometheus itself gives up after 10 s
 HEAD_BYTES_MAX = 8 * 1024
 
-_REASONS = {200: "OK", 400: "Bad Request", 404: "Not Found", 405: "Method Not Allowed", 503: "Service Unavailable"}
+_REASONS = {
+    200: "OK",
+    400: "Bad Request",
+    404: "Not Found",
+    405: "Method Not Allowed",
+    421: "Misdirected Request",
+    503: "Service Unavailable",
+}
+# No website can make these its own.
+NAMES_OF_LOOPBACK = frozenset({"localhost", "127.0.0.1", "[::1]"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,6 +45,8 @@ class HttpAnswer:
     blocks: Iterator[bytes]
 
 
+_HOST = re.compile(r"^host:[ \t]*(\S*?)(?::\d+)?[ \t]*\r?$", re.IGNORECASE | re.MULTILINE)
+
 Routes = Mapping[str, Callable[[], HttpAnswer]]
 
 
@@ -43,18 +55,27 @@ def text(status: int, line: str) -> HttpAnswer:
     return HttpAnswer(status=status, content_type="text/plain; charset=utf-8", blocks=iter([line.encode()]))
 
 
-def respond(head: bytes, routes: Routes) -> Iterator[bytes]:
-    """The whole response to a request's head, block by block. Pure except for what the route reads."""
+def respond(head: bytes, routes: Routes, names: Collection[str] = ()) -> Iterator[bytes]:
+    """The whole response to a request's head, block by block. Pure except for what the route reads. With `names`, only to a
+    request that addresses one of them: a website's page could read what is on loopback, by making the site's name lead there."""
     words = head.split(b"\n", 1)[0].decode("latin-1").split()
     method, chunked = (words[0], words[2] == "HTTP/1.1") if len(words) == 3 else ("", False)
     if len(words) != 3 or not words[2].startswith("HTTP/1."):
         answer = text(400, "this is an HTTP server\n")
     elif method not in ("GET", "HEAD"):
         answer = text(405, "only GET and HEAD\n")
+    elif names and _addressed(head) not in ("", *names):
+        answer = text(421, f"this answers to {' and '.join(sorted(names))}\n")
     else:
         route = routes.get(words[1].partition("?")[0])
         answer = route() if route else text(404, f"there are {' and '.join(routes)}\n")
     return _encode(answer, with_body=method != "HEAD", chunked=chunked)
+
+
+def _addressed(head: bytes) -> str:
+    """The name in the header Host, without a port; empty if there is no such header."""
+    header = _HOST.search(head.decode("latin-1"))
+    return header[1].lower() if header else ""
 
 
 def _encode(answer: HttpAnswer, *, with_body: bool, chunked: bool) -> Iterator[bytes]:
@@ -74,12 +95,13 @@ def _encode(answer: HttpAnswer, *, with_body: bool, chunked: bool) -> Iterator[b
 class HttpExchange:
     """One connection: reads a head, then sends blocks. `step` is called when the socket is ready for either."""
 
-    __slots__ = ("_blocks", "_head", "_left", "_routes", "deadline", "sock")
+    __slots__ = ("_blocks", "_head", "_left", "_names", "_routes", "deadline", "sock")
 
-    def __init__(self, sock: socket.socket, routes: Routes, deadline: float) -> None:
+    def __init__(self, sock: socket.socket, routes: Routes, deadline: float, names: Collection[str] = ()) -> None:
         self.sock = sock
         self.deadline = deadline
         self._routes = routes
+        self._names = names
         self._head = b""
         self._blocks: Iterator[bytes] | None = None
         self._left = memoryview(b"")
@@ -96,7 +118,7 @@ class HttpExchange:
         received = self.sock.recv(HEAD_BYTES_MAX)
         self._head += received
         if b"\r\n\r\n" in self._head or b"\n\n" in self._head:
-            self._blocks = respond(self._head, self._routes)
+            self._blocks = respond(self._head, self._routes, self._names)
             return True
         return self._head[:1].isalpha() and bool(received) and len(self._head) < HEAD_BYTES_MAX  # a method's name comes first
 
@@ -122,8 +144,10 @@ class HttpEndpoint:
         poller: Poller[Any],
         now: Callable[[], float],
         descriptors_end: int = sys.maxsize,
+        names: Collection[str] = (),
     ) -> None:
         self._listening = sock
+        self._names = names
         self._descriptors_end = descriptors_end
         self._routes = routes
         self._exchanges: dict[HttpExchange, None] = {}  # oldest first
@@ -158,7 +182,7 @@ class HttpEndpoint:
         if is_full and not self._make_room():
             sock.close()
             return
-        exchange = HttpExchange(sock, self._routes, self._now() + _EXCHANGE_SECONDS_MAX)
+        exchange = HttpExchange(sock, self._routes, self._now() + _EXCHANGE_SECONDS_MAX, self._names)
         try:
             sock.setblocking(False)
             self._poller.register(sock.fileno(), READ, lambda: self._step(exchange))

@@ -189,6 +189,12 @@ CONNECTIONS_CLOSED = _counter("logbus_connections_closed_total", "Connections th
 CONNECTIONS_REFUSED = _counter(
     "logbus_connections_refused_total", "Connections that a limit refused or that could not be accepted, by reason.", ("reason",)
 )
+LOGINS = _counter(
+    "kafka_server_socket_server_metrics_successful_authentication_total", "Logins; a client that logs in again counts again."
+)
+LOGINS_REFUSED = _counter(
+    "kafka_server_socket_server_metrics_failed_authentication_total", "Logins that were refused, by reason.", ("reason",)
+)
 HELD_BYTES = _gauge(
     "logbus_connection_memory_bytes", "Memory in large partial requests and untaken answers (limit: queued.max.request.bytes)."
 )

@@ -20,7 +20,8 @@ import math
 import socket
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Protocol
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Protocol
 
 from logbus_broker.api.produce_fast_path import ProduceFastPath
 from logbus_broker.clock import Clock
@@ -36,6 +37,9 @@ from logbus_broker.network.http import HttpEndpoint
 from logbus_broker.network.poller import PEER_END, READ, RESET, WRITE, Poller, Wakeup
 from logbus_broker.network.throttling import Throttle
 from logbus_broker.protocol.framing import Origin
+
+if TYPE_CHECKING:  # a broker without logins does not import it
+    from logbus_broker.network.gate import Gate
 
 logger = logging.getLogger("broker.network")
 
@@ -62,7 +66,7 @@ class Turn(Protocol):
 class Server:
     """Owns the listening sockets, given by listener name, and every connection. `each_sweep` is called about once a second,
     `defect` with failures that belong to no connection, `on_closed` with the origin of a connection that was closed. With
-    `is_open=False`, clients are accepted only after `open`."""
+    `is_open=False`, clients are accepted only after `open`. Clients of a listener that has one of the `gates` must log in."""
 
     def __init__(
         self,
@@ -85,6 +89,7 @@ class Server:
         is_open: bool = True,
         fast_path: ProduceFastPath | None = None,
         throttle: Throttle | None = None,
+        gates: Mapping[str, Gate] = MappingProxyType({}),
     ) -> None:
         self._dispatch = dispatch
         self._fast_path = fast_path
@@ -100,6 +105,7 @@ class Server:
         self._report_defect = defect
         self._on_closed = on_closed
         self._is_open = is_open
+        self._gates = gates
         self._poller = poller
         self._connection_table = ConnectionTable(network)
         self._connections = self._connection_table.connections
@@ -243,6 +249,7 @@ class Server:
     # -- events ----------------------------------------------------------------------------------------------------------------
 
     def _accept(self, acceptor: Acceptor) -> None:
+        gate = self._gates.get(acceptor.listener)
         for sock, peer in acceptor.accept(self._now):
             connection = Connection(
                 sock,
@@ -255,10 +262,12 @@ class Server:
                 settle=self._turn.answer_staged,
                 monotonic=self._clock.monotonic,
                 listener=acceptor.listener,
-                fast_path=None if self._fast_path is None else self._fast_path.connect(),
                 throttle=self._throttle,
                 on_throttled=self._mute,
+                fast_path=None if self._fast_path is None or gate is not None else self._fast_path.connect(),
             )
+            if gate is not None:
+                gate.guard(connection)
             self._network.accepted += 1
             try:
                 self._connection_table.add(connection)
@@ -442,7 +451,8 @@ class Server:
         self._step("what is done each second", self._each_sweep)
         config = self._config
         for connection in self._connection_table.silent_since(now - config.first_request_ms_max / 1000):
-            self._close(connection, "silent")
+            if connection.session is None or not connection.session.is_held_back:  # else it is closed with its answer
+                self._close(connection, "silent")
         if self._throttle is not None:
             self._throttle.refresh()
         if self._muted:

@@ -20,6 +20,7 @@ from logbus_broker.security.quotas import CONSUMER_BYTES, PRODUCER_BYTES, REQUES
 _MILLISECONDS = Struct(">i")
 _FETCH_HEAD_BYTES = 10  # throttle time, error code, session id: from version 7 on
 _FETCH_SESSIONS_FROM = 7
+_MUTATIONS = frozenset({ApiKey.CREATE_TOPICS, ApiKey.DELETE_TOPICS, ApiKey.CREATE_PARTITIONS})
 _REQUEST_PAUSE_SECONDS_MAX = 1.0  # Kafka's: one window
 _PAUSE_SECONDS_MAX = 2**31 / 1000 - 1  # what throttle_time_ms can say
 
@@ -46,9 +47,11 @@ class Throttle:
 
     def answered(self, request: Request, parts: Parts) -> tuple[Parts, float]:
         """An answer is ready; returns what to send in its place, and for how many seconds to hold up the client."""
+        now, who = self.monotonic(), (request.origin.principal, request.client_id)
+        if request.api_key in _MUTATIONS:  # the handler has taken them
+            return parts, min(self.quotas.seconds_without_mutations(*who, now), _PAUSE_SECONDS_MAX)
         if request.api_key != ApiKey.FETCH:
             return parts, 0.0
-        now, who = self.monotonic(), (request.origin.principal, request.client_id)
         seconds = self.quotas.seconds_above(CONSUMER_BYTES, *who, now)
         if not seconds:
             return parts, self.quotas.record(CONSUMER_BYTES, *who, sum(map(part_size, parts)), now)

@@ -24,15 +24,20 @@ class ApiKey(IntEnum):
     SYNC_GROUP = 14
     DESCRIBE_GROUPS = 15
     LIST_GROUPS = 16
+    SASL_HANDSHAKE = 17
     API_VERSIONS = 18
     CREATE_TOPICS = 19
     DELETE_TOPICS = 20
     DELETE_RECORDS = 21
     INIT_PRODUCER_ID = 22
     OFFSET_FOR_LEADER_EPOCH = 23
+    DESCRIBE_ACLS = 29
+    CREATE_ACLS = 30
+    DELETE_ACLS = 31
     DESCRIBE_CONFIGS = 32
     ALTER_CONFIGS = 33
     DESCRIBE_LOG_DIRS = 35
+    SASL_AUTHENTICATE = 36
     CREATE_PARTITIONS = 37
     DELETE_GROUPS = 42
     ELECT_LEADERS = 43
@@ -42,6 +47,8 @@ class ApiKey(IntEnum):
     OFFSET_DELETE = 47
     DESCRIBE_CLIENT_QUOTAS = 48
     ALTER_CLIENT_QUOTAS = 49
+    DESCRIBE_USER_SCRAM_CREDENTIALS = 50
+    ALTER_USER_SCRAM_CREDENTIALS = 51
     DESCRIBE_CLUSTER = 60
     LIST_CONFIG_RESOURCES = 74
     DESCRIBE_TOPIC_PARTITIONS = 75
@@ -73,15 +80,20 @@ APIS: dict[int, ApiRange] = {
     ApiKey.SYNC_GROUP: ApiRange(0, 5, 4),
     ApiKey.DESCRIBE_GROUPS: ApiRange(0, 6, 5),
     ApiKey.LIST_GROUPS: ApiRange(0, 5, 3),
+    ApiKey.SASL_HANDSHAKE: ApiRange(0, 1, 2),  # never flexible
     ApiKey.API_VERSIONS: ApiRange(0, 4, 3),
     ApiKey.CREATE_TOPICS: ApiRange(2, 7, 5),
     ApiKey.DELETE_TOPICS: ApiRange(1, 6, 4),
     ApiKey.DELETE_RECORDS: ApiRange(0, 2, 2),
     ApiKey.INIT_PRODUCER_ID: ApiRange(0, 5, 2),
     ApiKey.OFFSET_FOR_LEADER_EPOCH: ApiRange(2, 4, 4),
+    ApiKey.DESCRIBE_ACLS: ApiRange(1, 3, 2),
+    ApiKey.CREATE_ACLS: ApiRange(1, 3, 2),
+    ApiKey.DELETE_ACLS: ApiRange(1, 3, 2),
     ApiKey.DESCRIBE_CONFIGS: ApiRange(1, 4, 4),
     ApiKey.ALTER_CONFIGS: ApiRange(0, 2, 2),
     ApiKey.DESCRIBE_LOG_DIRS: ApiRange(1, 4, 2),
+    ApiKey.SASL_AUTHENTICATE: ApiRange(0, 2, 2),
     ApiKey.CREATE_PARTITIONS: ApiRange(0, 3, 2),
     ApiKey.DELETE_GROUPS: ApiRange(0, 2, 2),
     ApiKey.ELECT_LEADERS: ApiRange(0, 2, 2),
@@ -91,6 +103,8 @@ APIS: dict[int, ApiRange] = {
     ApiKey.OFFSET_DELETE: ApiRange(0, 0, 1),  # never flexible
     ApiKey.DESCRIBE_CLIENT_QUOTAS: ApiRange(0, 1, 1),
     ApiKey.ALTER_CLIENT_QUOTAS: ApiRange(0, 1, 1),
+    ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: ApiRange(0, 0, 0),
+    ApiKey.ALTER_USER_SCRAM_CREDENTIALS: ApiRange(0, 0, 0),
     ApiKey.DESCRIBE_CLUSTER: ApiRange(0, 2, 0),
     ApiKey.LIST_CONFIG_RESOURCES: ApiRange(0, 1, 0),
     ApiKey.DESCRIBE_TOPIC_PARTITIONS: ApiRange(0, 0, 0),

@@ -47,13 +47,13 @@ class Request(NamedTuple):
     origin: Origin = NOWHERE
 
 
-def frame_length(buffer: bytearray, start: int, end: int, *, limit: int) -> int | None:
+def frame_length(buffer: bytearray, start: int, end: int, *, limit: int, least: int = REQUEST_BYTES_MIN) -> int | None:
     """Length of the frame beginning at `start`, without its four length bytes; None while fewer than four have arrived."""
     if end - start < 4:
         return None
     length: int = FRAME_LENGTH.unpack_from(buffer, start)[0]
-    if not REQUEST_BYTES_MIN <= length <= limit:
-        raise ProtocolError(f"a frame of {length} bytes (accepted: {REQUEST_BYTES_MIN} to {limit}, socket.request.max.bytes)")
+    if not least <= length <= limit:
+        raise ProtocolError(f"a frame of {length} bytes (accepted: {least} to {limit}, socket.request.max.bytes)")
     return length
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from logbus_broker.security.state import QuotaEntity, SecurityState
 
@@ -189,7 +190,7 @@ class ClientQuotas:
             rate = self._rates[key, owner] = Rate(self._windows, self._window_seconds)
         return rate
 
-    def _forget(self, usages: dict, now: float) -> None:
+    def _forget(self, usages: dict[Any, Any], now: float) -> None:
         """Those that no longer matter, once there are many."""
         if len(usages) >= _USAGES_MAX:
             before = now - _IDLE_WINDOWS * self._windows * self._window_seconds

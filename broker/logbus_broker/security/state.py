@@ -13,6 +13,7 @@ from enum import IntEnum
 from typing import Any
 
 ANONYMOUS = "User:ANONYMOUS"  # the principal of a connection that has shown neither a password nor a certificate
+CLUSTER_NAME = "kafka-cluster"  # the only resource of type CLUSTER
 
 
 class ScramMechanism(IntEnum):
@@ -99,11 +100,13 @@ QuotaEntity = frozenset[tuple[str, str | None]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SecurityState:
-    """See the module docstring. Credentials by user and mechanism; quotas by entity and Kafka's key."""
+    """See the module docstring. Credentials by user and mechanism; quotas by entity and Kafka's key. `nobody_key` is made with
+    the first credential: with it, logins of users that do not exist are answered like the others (scram.py)."""
 
     credentials: Mapping[tuple[str, ScramMechanism], ScramCredential] = field(default_factory=dict)
     acls: frozenset[Acl] = frozenset()
     quotas: Mapping[QuotaEntity, Mapping[str, float]] = field(default_factory=dict)
+    nobody_key: bytes = b""
 
 
 def encode_state(state: SecurityState) -> dict[str, Any]:
@@ -125,6 +128,7 @@ def encode_state(state: SecurityState) -> dict[str, Any]:
             {"entity": dict(entity), "values": dict(values)}
             for entity, values in sorted(state.quotas.items(), key=lambda item: sorted(map(repr, item[0])))
         ],
+        "nobody_key": base64.b64encode(state.nobody_key).decode(),
     }
 
 
@@ -142,6 +146,7 @@ def decode_state(stored: Mapping[str, Any]) -> SecurityState:
         },
         acls=frozenset(map(decode_acl, stored["acls"])),
         quotas={frozenset(row["entity"].items()): dict(row["values"]) for row in stored["quotas"]},
+        nobody_key=base64.b64decode(stored["nobody_key"]),
     )
 
 

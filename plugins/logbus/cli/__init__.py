@@ -68,6 +68,7 @@ SECTIONS = {
             "logbus.cli.maintenance:ledger_command",
             "Show the ledger's version, upgrade it, rebuild a lost one.",
         ),
+        "roles": ("logbus.cli.roles:command", "Make the warehouse's roles: who owns, who loads, who reads."),
         "connect": ("logbus.cli.connect:command", "Try how to reach a Kafka cluster, and write down what works."),
         "airflow": ("logbus.cli.airflow:command", "Create the pool and the connections in an Airflow of your own."),
         "completion": ("logbus.cli.completion:command", "Print the completion script of a shell."),

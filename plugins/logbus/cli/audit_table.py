@@ -24,7 +24,13 @@ COLOURS = {table_audit.EXACT: "green", table_audit.WRONG: "red", table_audit.UNK
 @click.option("--topic-column", metavar="NAME", help="The column with the topic, if there is one.")
 @click.option("--partition-column", metavar="NAME", help="The column with the partition; a dot leads into a struct.")
 @click.option("--offset-column", metavar="NAME", help="The column with the offset.")
-@click.option("--database", "database_url", metavar="URL", help="The PostgreSQL that holds the table; by default the warehouse.")
+@click.option(
+    "--database",
+    "database_url",
+    metavar="URL",
+    callback=options.without_password,
+    help="The PostgreSQL that holds the table; by default the warehouse.",
+)
 @click.option("--catalog", metavar="NAME", help="For an Iceberg table: its catalog in pyiceberg's configuration.")
 @options.since_option
 @options.until_option

@@ -75,11 +75,7 @@ def command(log: Path | None, report: Path | None, home: Path) -> None:
         LocalStack(home, project=project, environment=environment, ports=MEMORABLE_PORTS, say=screen.say) as stack,
     ):
         demo = Demo(stack, log, screen)
-        try:
-            result = demo.run()
-        finally:
-            for note in stack.opened():
-                console.print(f"note: {note}", style="yellow", soft_wrap=True)
+        result = demo.run()
         show(result, stack, screen)
         if report is not None:
             report.write_text(json.dumps(result.report(), indent=2) + "\n")
@@ -101,6 +97,7 @@ def show(result: DemoResult, stack: LocalStack, screen: Screen) -> None:
     screen.next_steps(
         [
             ("Airflow", f"{stack.airflow.settings.url}/dags/{PIPELINE}"),
+            ("Login", f"user {local_airflow.USER}, password {stack.airflow.settings.password}"),
             ("Broker", f"kcat -b {stack.bootstrap_servers} -t {PIPELINE} -C -c 3"),
             ("Table", f'{psql} -c "select status, count(*) from {PIPELINE} group by 1 order by 2 desc"'),
             ("Ledger", f"{logbus} window ls --pipeline {PIPELINE} {servers}"),
@@ -313,15 +310,16 @@ class Screen:
         self._console = console
 
     def say(self, text: str) -> None:
-        self._console.print(f"  {text}", highlight=False, soft_wrap=True)
+        self._console.print(f"  {escape(output.safe(text))}", highlight=False, soft_wrap=True)
 
     @contextlib.contextmanager
     def busy(self, doing: str) -> Iterator[None]:
-        with self._console.status(doing) if self._console.is_terminal else contextlib.nullcontext():
+        with self._console.status(escape(output.safe(doing))) if self._console.is_terminal else contextlib.nullcontext():
             yield
 
     def done(self, what: str, seconds: float) -> None:
-        self._console.print(f"[green]done[/green] {what} [dim]{seconds:.1f} s[/dim]", highlight=False, soft_wrap=True)
+        done = f"[green]done[/green] {escape(output.safe(what))} [dim]{seconds:.1f} s[/dim]"
+        self._console.print(done, highlight=False, soft_wrap=True)
 
     @contextlib.contextmanager
     def bytes_sent(self) -> Iterator[Callable[[int, int, int], None]]:
@@ -357,7 +355,7 @@ class Screen:
                 f"{name}  attempt {window.loaded_attempt}  {counts_of(window).read:,} records  fingerprint {window.fingerprint}"
             )
         verdict = "[green]identical[/green]: the same records, none twice" if identical else "[red]NOT identical[/red]"
-        self.say(verdict)
+        self._console.print(f"  {verdict}", highlight=False, soft_wrap=True)
 
     def seconds(self, seconds: Mapping[str, float]) -> None:
         steps = ", ".join(f"{step} {value:.1f}" for step, value in seconds.items())
@@ -365,7 +363,7 @@ class Screen:
 
     def next_steps(self, lines: Sequence[tuple[str, str]]) -> None:
         for name, text in lines:
-            self._console.print(f"[bold]{name}[/bold]  {escape(text)}", highlight=False, soft_wrap=True)
+            self._console.print(f"[bold]{name}[/bold]  {escape(output.safe(text))}", highlight=False, soft_wrap=True)
 
 
 def counts_of(window: model.FrozenWindow) -> model.WindowCounts:

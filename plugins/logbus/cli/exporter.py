@@ -22,6 +22,7 @@ PORT_DEFAULT = 9308  # kafka_exporter's, whose names these are
 
 @click.command("exporter")
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on; 0.0.0.0 for all.")
+@click.option("--allow-unauthenticated", is_flag=True, help="Listen where others can connect; nobody is asked for a login.")
 @click.option("--port", type=click.IntRange(0, 65535), default=PORT_DEFAULT, show_default=True, help="Port; 0 for any free one.")
 @options.warehouse_option
 @options.with_client
@@ -45,6 +46,7 @@ PORT_DEFAULT = 9308  # kafka_exporter's, whose names these are
 def command(
     host: str,
     port: int,
+    allow_unauthenticated: bool,
     warehouse_url: str,
     config: Mapping[str, Any],
     deadline: float,
@@ -61,7 +63,7 @@ def command(
     registry.register(collector)
     ProcessCollector(registry=registry)
     end_at_signals(stop)
-    server = MetricsServer(host, port, registry, collector.health)
+    server = MetricsServer(host, port, registry, collector.health, allow_unauthenticated=allow_unauthenticated)
     output.echo(f"serving {server.url}")
     server.run_until(stop)
 

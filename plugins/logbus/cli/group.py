@@ -233,9 +233,7 @@ class Duration(click.ParamType):  # type: ignore[type-arg]  # generic from click
 @options.execute_option
 @click.option("--dry-run", is_flag=True, help="Only show it; the default.")
 @click.option("--export", "is_exported", is_flag=True, help="Print topic,partition,offset for --from-file instead of the table.")
-@click.option(
-    "--warehouse", "warehouse_url", envvar="LOGBUS_WAREHOUSE_URL", metavar="URL", help="The PostgreSQL that holds the ledger."
-)
+@options.warehouse_if_named_option
 @options.with_broker
 @options.json_option
 def seek_command(

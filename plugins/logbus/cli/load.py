@@ -12,10 +12,22 @@ from logbus import errors, loading, model, spark_submit
 from logbus.cli import options, output, signals, window_views
 from logbus.windows.catch_up import WINDOWS_UNCONFIRMED_MAX, LoadPlan
 
+
+def without_token(context: click.Context, parameter: click.Parameter, url: str | None) -> str | None:
+    """As the warehouse's URL on a command line has no password."""
+    is_typed = context.get_parameter_source(str(parameter.name)) is click.core.ParameterSource.COMMANDLINE
+    if url is not None and is_typed and ";token=" in url:
+        raise click.BadParameter(
+            f"a token does not belong on a command line, which others can read: pass the URL in {spark_submit.REMOTE_VARIABLE}"
+        )
+    return url
+
+
 SPARK_OPTIONS: Mapping[str, options.Decorator] = {
     "master": click.option("--master", default=spark_submit.LOCAL_MASTER, show_default=True, help="Where Spark runs."),
     "remote": click.option(
         "--remote",
+        callback=without_token,
         envvar=spark_submit.REMOTE_VARIABLE,
         show_envvar=True,
         metavar="URL",

@@ -1,9 +1,9 @@
 """Airflow as four supervised processes: api-server, scheduler, dag-processor and triggerer, started at the same time.
 
 `airflow standalone` is one process that leaves its components running when it is ended, so each component is a separate process.
-The database is the embedded PostgreSQL, the executor runs tasks as local processes, and any user who reaches the port on
-127.0.0.1 is an administrator; so the api-server answers only to its own names, lest a website reach it by one of the site's.
-Configuration is passed by environment only; AIRFLOW_HOME holds logs and keys, which survive a restart.
+The database is the embedded PostgreSQL, the executor runs tasks as local processes. There is one user, an administrator, whose
+password is made at the first start; and the api-server answers only to its own names, lest a website reach it by one of its own.
+Configuration is passed by environment only; AIRFLOW_HOME holds logs, keys and the password, which survive a restart.
 
 `AirflowApi` is a client of its public REST API: health, pools, DAG runs, their task instances and the end of their logs. A
 request that reads is repeated until it is answered. One that changes something is sent once and its answer is waited for; it is
@@ -13,11 +13,12 @@ nothing else. A refused request raises an `AirflowApiError` with Airflow's own e
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import secrets
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from importlib.metadata import version
@@ -27,7 +28,7 @@ from typing import Any
 import httpx
 from sqlalchemy import make_url
 
-from logbus import model, provider, spark_submit, waiting
+from logbus import atomic_write, model, provider, spark_submit, waiting
 from logbus.cli.processes import Program, Supervisor
 from logbus.errors import LogbusError, NotInTime
 
@@ -42,6 +43,9 @@ PATIENCE = {
     "AIRFLOW__DAG_PROCESSOR__STALE_DAG_THRESHOLD": "600",
     "AIRFLOW__OPENLINEAGE__EXECUTION_TIMEOUT": "300",
 }
+USER = "admin"
+PASSWORDS_FILE = "passwords.json"  # as Airflow's simple auth manager reads it
+FERNET_KEY_BYTES = 32
 # No website can make these its own.
 HOSTS = ("127.0.0.1", "localhost")
 PARALLELISM = 4  # the executor forks a worker for each: the default of 32 costs a gigabyte
@@ -61,7 +65,7 @@ GRACE_SECONDS_BY_COMPONENT = {"triggerer": 1.0}
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AirflowSettings:
     """The settings of an instance. `database_url` may name any PostgreSQL driver; `connections` are by Airflow's connection ids;
-    `dags` is the DAGs folder, by default the project's own."""
+    `dags` is the DAGs folder, by default the project's own; `pages_warehouse_url` names a role that may only read."""
 
     home: Path
     run_directory: Path
@@ -70,17 +74,23 @@ class AirflowSettings:
     database_url: str
     connections: Mapping[str, Mapping[str, object]]
     dags: Path | None = None
+    pages_warehouse_url: str | None = None
 
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def password(self) -> str:
+        """Of `USER`."""
+        return kept_secrets(self.home / PASSWORDS_FILE, lambda: {USER: secrets.token_hex(8)})[USER]
 
 
 def airflow_environment(settings: AirflowSettings, inherited: Mapping[str, str]) -> dict[str, str]:
     """The environment of every Airflow process and of the tasks and Spark drivers below them."""
     database = make_url(settings.database_url)
     programs = str(Path(sys.executable).parent)  # spark-submit, and the python of Spark's workers
-    keys = instance_keys(settings.home / "keys.json")
+    keys = kept_secrets(settings.home / "keys.json", new_keys)
     own = {
         **spark_submit.launcher_environment(inherited),
         "AIRFLOW_HOME": str(settings.home),
@@ -90,9 +100,10 @@ def airflow_environment(settings: AirflowSettings, inherited: Mapping[str, str])
         "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
         "AIRFLOW__CORE__EXECUTOR": "LocalExecutor",
         "AIRFLOW__CORE__PARALLELISM": str(PARALLELISM),
-        "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS": "True",
+        "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_USERS": f"{USER}:admin",
+        "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_PASSWORDS_FILE": str(settings.home / PASSWORDS_FILE),
         "AIRFLOW__CORE__TEST_CONNECTION": "Enabled",
-        "AIRFLOW__CORE__FERNET_KEY": "",
+        "AIRFLOW__CORE__FERNET_KEY": keys["fernet_key"],
         "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"{settings.url}/execution/",
         "AIRFLOW__API__HOST": "127.0.0.1",
         provider.HOSTS_VARIABLE: ",".join([*HOSTS, *filter(None, [inherited.get(provider.HOSTS_VARIABLE)])]),
@@ -125,14 +136,20 @@ def unmasked(url: object) -> str:
     return url.render_as_string(hide_password=False)  # type: ignore[attr-defined,no-any-return]
 
 
-def instance_keys(path: Path) -> dict[str, str]:
-    """Keys of this instance, generated once, so that tokens and sessions stay valid across a restart."""
-    if not path.exists():
+def new_keys() -> dict[str, str]:
+    """Of an instance: kept, so that tokens, sessions and what is encrypted in the database stay valid across a restart."""
+    fernet_key = base64.urlsafe_b64encode(secrets.token_bytes(FERNET_KEY_BYTES)).decode()
+    return {**{name: secrets.token_urlsafe(64) for name in ("jwt_secret", "api_secret_key")}, "fernet_key": fernet_key}
+
+
+def kept_secrets(path: Path, make: Callable[[], Mapping[str, str]]) -> dict[str, str]:
+    """The secrets of a file that only its owner can read; those that it lacks are made, once."""
+    present = dict(json.loads(path.read_text())) if path.exists() else {}
+    kept = {**make(), **present}
+    if kept != present:
         path.parent.mkdir(parents=True, exist_ok=True)
-        keys = {name: secrets.token_urlsafe(64) for name in ("jwt_secret", "api_secret_key")}
-        path.touch(mode=0o600)
-        path.write_text(json.dumps(keys))
-    return dict(json.loads(path.read_text()))
+        atomic_write.replace_atomically(path, json.dumps(kept).encode(), mode=0o600)
+    return kept
 
 
 class AirflowInstance:
@@ -152,7 +169,7 @@ class AirflowInstance:
         self.settings = settings
         self.environment = airflow_environment(settings, environment)
         self._processes = [supervisor, *processes]
-        self.api = AirflowApi(settings.url, processes=self._processes, say=say)
+        self.api = AirflowApi(settings.url, settings.password, processes=self._processes, say=say)
         self._supervisor = supervisor
         self._say = say
 
@@ -174,10 +191,12 @@ class AirflowInstance:
             migrated.write_text(current)
 
     def _program(self, name: str, *arguments: str) -> Program:
+        url = self.settings.pages_warehouse_url
+        of_pages = {provider.PAGES_WAREHOUSE_VARIABLE: url} if url is not None and name == "api-server" else {}
         return Program(
             name=f"airflow-{name}",
             command=[sys.executable, "-m", "airflow", *arguments],
-            environment=self.environment,
+            environment={**self.environment, **of_pages},
             directory=self.settings.run_directory,
             working_directory=self.settings.home,
             grace_seconds=GRACE_SECONDS_BY_COMPONENT.get(name, GRACE_SECONDS),
@@ -217,7 +236,7 @@ class ApiDagRun:
 
 
 class AirflowApi:
-    """Requests as the one administrator of a local instance. Safe to share between threads, as httpx's client is.
+    """Requests as the one user of a local instance. Safe to share between threads, as httpx's client is.
 
     `processes` are those that an answer depends on: a wait is over when one of them has ended. `say` is told of long waits.
     """
@@ -225,6 +244,7 @@ class AirflowApi:
     def __init__(
         self,
         url: str,
+        password: str,
         transport: httpx.BaseTransport | None = None,
         *,
         patience_seconds: float = waiting.PATIENCE_SECONDS,
@@ -232,6 +252,7 @@ class AirflowApi:
         say: waiting.Say = waiting.say_nothing,
     ) -> None:
         self.url = url
+        self._password = password
         self._patience_seconds = patience_seconds
         self._processes = processes
         self._say = say
@@ -353,12 +374,11 @@ class AirflowApi:
         return self._body(self._send(method, path, **arguments))
 
     def _send(self, method: str, path: str, **arguments: Any) -> httpx.Response:
-        headers = {"Authorization": f"Bearer {self._bearer()}", **arguments.pop("headers", {})}
-        return self._answer(method, path, headers=headers, **arguments)
+        headers = {"Authorization": f"Bearer {self.token()}", **arguments.pop("headers", {})}
+        return self._answer(method, path, reads=method == "GET", headers=headers, **arguments)
 
-    def _answer(self, method: str, path: str, **arguments: Any) -> httpx.Response:
-        """The response, however late it comes."""
-        reads = method == "GET"
+    def _answer(self, method: str, path: str, *, reads: bool, **arguments: Any) -> httpx.Response:
+        """The response, however late it comes. One that only reads is sent again until it is there."""
         if not reads:
             arguments["timeout"] = httpx.Timeout(ANSWER_SECONDS_MAX, read=self._patience_seconds)
 
@@ -385,9 +405,11 @@ class AirflowApi:
             raise AirflowApiError(f"{response.request.method} {response.request.url}: {response.status_code} {response.text}")
         return dict(response.json() or {}) if response.content else {}
 
-    def _bearer(self) -> str:
+    def token(self) -> str:
+        """For the header `Authorization: Bearer`, or for a browser's cookie."""
         if self._token is None:
-            self._token = str(self._body(self._answer("GET", "/auth/token"))["access_token"])
+            login = {"username": USER, "password": self._password}
+            self._token = str(self._body(self._answer("POST", "/auth/token", reads=True, json=login))["access_token"])
         return self._token
 
 

@@ -20,14 +20,12 @@ from click.core import ParameterSource
 
 from logbus import errors, model
 from logbus.cli import completion, suggestions
-from logbus.kafka.client_config import read_client_config
+from logbus.kafka import client_config as client_configs
 
 if TYPE_CHECKING:
     from logbus.loads.ledger import Ledger
 
 TABLE, JSON = "table", "json"
-# Parts of the names of librdkafka's settings that hold credentials: a command line shows up in `ps` and in a shell's history.
-SECRET_WORDS = ("password", "secret", "key.pem", "oauthbearer.config", "sasl.jaas")
 
 
 class Instant(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.4 on
@@ -95,7 +93,7 @@ class ClientSetting(Setting):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, str]:
         name, text = super().convert(value, param, ctx)
-        if any(word in name for word in SECRET_WORDS):
+        if client_configs.is_secret(name):
             self.fail(
                 f"{name} does not belong on a command line, which others can read: put it into --client-config FILE", param, ctx
             )
@@ -105,10 +103,27 @@ class ClientSetting(Setting):
 Function = Callable[..., Any]
 Decorator = Callable[[Function], Function]
 
+
+def without_password(context: click.Context, parameter: click.Parameter, url: str | None) -> str | None:
+    """A URL that others can read, in `ps` and in a shell's history, holds no password."""
+    if url is None or context.get_parameter_source(str(parameter.name)) is not ParameterSource.COMMANDLINE:
+        return url
+    from logbus.loads.engine import warehouse_url
+
+    if warehouse_url(url).password is not None:
+        by_variable = f"pass the URL in {parameter.envvar}, or " if parameter.envvar else ""
+        raise click.BadParameter(
+            f"a password does not belong on a command line, which others can read: {by_variable}leave it out and put it into "
+            "~/.pgpass or PGPASSWORD (`read -rs PGPASSWORD; export PGPASSWORD` asks for it)"
+        )
+    return url
+
+
 _warehouse = functools.partial(
     click.option,
     "--warehouse",
     "warehouse_url",
+    callback=without_password,
     envvar="LOGBUS_WAREHOUSE_URL",
     show_envvar=True,
     metavar="URL",
@@ -218,7 +233,7 @@ def with_client(function: Function) -> Function:
 
     @functools.wraps(function)
     def command(*arguments: Any, bootstrap: str, client_config: Path | None, **options: Any) -> Any:
-        of_file = read_client_config(client_config) if client_config else {}
+        of_file = client_configs.read_client_config(client_config) if client_config else {}
         context = click.get_current_context()
         file = client_config if "bootstrap.servers" in of_file else None
         suggestions.note_origin(context, bootstrap, context.get_parameter_source("bootstrap"), file)

@@ -22,7 +22,9 @@ from typing import TYPE_CHECKING
 
 from logbus import errors, provider, spark_submit, waiting
 from logbus.cli import local_airflow, local_brokers, processes
+from logbus.loads import roles
 from logbus.loads.embedded import EmbeddedPostgres
+from logbus.loads.engine import connect
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -73,7 +75,8 @@ class LocalStack:
 
     @property
     def warehouse_url(self) -> str:
-        return self._postgres.url("logbus")
+        """As the role that loads (logbus.loads.roles)."""
+        return self._postgres.url("logbus", roles.LOADER)
 
     @property
     def bootstrap_servers(self) -> str:
@@ -100,9 +103,11 @@ class LocalStack:
         (self.home / PORTS_FILE).write_text(json.dumps(self._ports.numbers))
         processes.end_leftovers(self.home / "run")
         self._postgres.start()
-        airflow_database = self._postgres.create_database("airflow")
-        self._postgres.create_database("logbus")
-        self._airflow = self._make_airflow(airflow_database)
+        warehouse, airflow = (connect(self._postgres.create_database(name)) for name in ("logbus", "airflow"))
+        roles.prepare(warehouse, airflow)
+        for administrator in (warehouse, airflow):
+            administrator.dispose()
+        self._airflow = self._make_airflow()
         self._brokers.start()
 
     def start_airflow(self) -> None:
@@ -116,13 +121,6 @@ class LocalStack:
             f"port {before} is taken by {processes.holder_of(before)}, so the broker is at {now} this time: "
             "terminals that were opened before have the old address"
             for before, now in self.moved.items()
-        ]
-
-    def opened(self) -> list[str]:
-        """Which directories this start has opened to all accounts, in sentences; only root's starts do that."""
-        return [
-            f"every account can now pass through {folder} (not list it): PostgreSQL does not run as root, see docs/security.md"
-            for folder in self._postgres.opened
         ]
 
     def raise_if_ended(self) -> None:
@@ -147,7 +145,7 @@ class LocalStack:
             os.close(self._lock)
             self._lock = None
 
-    def _make_airflow(self, database_url: str) -> local_airflow.AirflowInstance:
+    def _make_airflow(self) -> local_airflow.AirflowInstance:
         airflow_home = self.home / "airflow"
         airflow_home.mkdir(exist_ok=True)
         settings = local_airflow.AirflowSettings(
@@ -155,9 +153,10 @@ class LocalStack:
             run_directory=self.home / "run",
             project=self.project,
             port=self._airflow_port,
-            database_url=database_url,
+            database_url=self._postgres.url("airflow", roles.AIRFLOW),
             connections=self._connections(),
             dags=self.dags,
+            pages_warehouse_url=self._postgres.url("logbus", roles.UI),
         )
         return local_airflow.AirflowInstance(
             settings, self._environment, self._airflow_supervisor, processes=[self], say=self._say
@@ -169,7 +168,7 @@ class LocalStack:
             "warehouse_default": {
                 "conn_type": provider.CONNECTION_TYPE,
                 "host": str(self._postgres.socket_directory),
-                "login": "postgres",
+                "login": roles.LOADER,
                 "schema": "logbus",
             },
             "spark_default": {"conn_type": "spark", "host": spark_submit.LOCAL_MASTER, "extra": {"deploy-mode": "client"}},

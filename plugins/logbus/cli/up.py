@@ -22,7 +22,7 @@ from rich.console import Console
 from sqlalchemy import make_url
 
 from logbus import errors
-from logbus.cli import options, output, signals
+from logbus.cli import local_airflow, options, output, signals
 from logbus.cli.stack import MEMORABLE_PORTS, LocalStack, as_typed, project_directory, stay_up
 from logbus.loads.embedded import binary
 
@@ -66,12 +66,10 @@ def command(home: Path, dags: Path | None, brokers: int, as_json: bool) -> None:
             ports=MEMORABLE_PORTS,
             dags=dags,
             brokers=brokers,
-            say=console.print,
+            say=lambda text: tell(console, text),
         )
         with signals.raising(), stack_here as stack:
             stack.start_storage()
-            for note in stack.opened():
-                console.print(f"note: {note}", style="yellow")
             if dags is not None:
                 console.print("Starting Airflow: half a minute, longer the first time ...")
                 stack.start_airflow()
@@ -87,24 +85,33 @@ def command(home: Path, dags: Path | None, brokers: int, as_json: bool) -> None:
 
 def show(console: Console, stack: LocalStack, path: Path, *, with_airflow: bool) -> None:
     """Where everything is, and what to type next."""
-    console.print(f"broker      {stack.bootstrap_servers}")
+    tell(console, f"broker      {stack.bootstrap_servers}")
     if stack.zookeeper_connect is not None:
-        console.print(f"ZooKeeper   {stack.zookeeper_connect}")
-    console.print(f"warehouse   {stack.warehouse_url}")
+        tell(console, f"ZooKeeper   {stack.zookeeper_connect}")
+    tell(console, f"warehouse   {stack.warehouse_url}")
     if with_airflow:
-        console.print(f"Airflow     {stack.airflow.settings.url}")
-    console.print(f"In other terminals:  source {as_typed(path.absolute())}")
+        airflow = stack.airflow.settings
+        tell(console, f"Airflow     {airflow.url}, user {local_airflow.USER}, password {airflow.password}")
+    tell(console, f"In other terminals:  source {as_typed(path.absolute())}")
     for note in stack.notes():
-        console.print(f"note: {note}: source that file there again", style="yellow")
+        tell(console, f"note: {note}: source that file there again", style="yellow")
+
+
+def tell(console: Console, text: str, style: str | None = None) -> None:
+    """A line that may quote a path, or the name of somebody's process."""
+    console.print(output.safe(text), style=style)
 
 
 def summary(stack: LocalStack, path: Path, *, with_airflow: bool) -> dict[str, Any]:
     """As JSON-ready values."""
+    airflow = stack.airflow.settings if with_airflow else None
     return {
         "bootstrap_servers": stack.bootstrap_servers,
         "zookeeper_connect": stack.zookeeper_connect,
         "warehouse_url": stack.warehouse_url,
-        "airflow_url": stack.airflow.settings.url if with_airflow else None,
+        "airflow_url": airflow and airflow.url,
+        "airflow_user": airflow and local_airflow.USER,
+        "airflow_password": airflow and airflow.password,
         "environment_file": str(path.absolute()),
         "notes": stack.notes(),
     }

@@ -1,26 +1,25 @@
 """The broker's Airflow connection: the Kafka provider's own type `kafka`, whose extra is the client's configuration.
 
+What the extra leaves out may be in the connection's own fields: host and port are the broker, login and password those of SASL.
+Airflow shows a password nowhere, and an extra to those who may see connections.
+
 The configuration is also passed to Spark, as JSON. So what makes the tokens of OAUTHBEARER stays a text (`logbus.kafka.tokens`);
 a function of the user's has to be in the Kafka provider's own list of those that are trusted.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable
 from typing import Any
 
 from airflow.sdk import BaseHook
 from airflow.sdk.configuration import conf
-from airflow.sdk.log import mask_secret
 
 from logbus.errors import UserError
-from logbus.kafka import groups, tokens, topics
+from logbus.hooks.warehouse import mask_everywhere
+from logbus.kafka import client_config, groups, tokens, topics
 from logbus.kafka.client import Client
-from logbus.kafka.client_config import translated
 from logbus.kafka.producing import produce
-
-SECRET_KEY_WORDS = ("password", "secret", "pem", "oauthbearer.config")  # in names of librdkafka settings that hold credentials
 
 
 class BrokerHook(BaseHook):
@@ -39,21 +38,28 @@ class BrokerHook(BaseHook):
 
     def client_config(self) -> dict[str, Any]:
         """The configuration for a confluent-kafka client; its secrets are masked in logs from now on."""
-        config = translated(self.get_connection(self.kafka_conn_id).extra_dejson)
+        connection = self.get_connection(self.kafka_conn_id)
+        port = f":{connection.port}" if connection.port else ""
+        of_fields = {
+            "bootstrap.servers": connection.host and f"{connection.host}{port}",
+            "sasl.username": connection.login,
+            "sasl.password": connection.password,
+        }
+        config = {name: value for name, value in of_fields.items() if value}
+        config |= client_config.translated(connection.extra_dejson)
         if "bootstrap.servers" not in config:
             raise UserError(
-                f'the connection {self.kafka_conn_id!r} names no broker: set its extra to {{"bootstrap.servers": "host:9092"}}'
+                f"the connection {self.kafka_conn_id!r} names no broker: set its host and port, or its extra to "
+                '{"bootstrap.servers": "host:9092"}'
             )
         if "." in (function := str(config.get(tokens.RECIPE, ""))) and function not in self._trusted_functions():
             raise UserError(
                 f"the connection {self.kafka_conn_id!r} names the function {function!r} as oauth_cb: add it to "
                 "callback_allowlist in the section [apache_kafka] of Airflow's configuration"
             )
-        for key, value in config.items():
-            if any(word in key for word in SECRET_KEY_WORDS):
-                mask_secret(value)
-                # The value is also passed inside JSON, where quotes and backslashes are escaped.
-                mask_secret(json.dumps(value)[1:-1] if isinstance(value, str) else value)
+        for name, value in config.items():
+            if client_config.is_secret(name) and isinstance(value, str):
+                mask_everywhere(value)
         return config
 
     @staticmethod

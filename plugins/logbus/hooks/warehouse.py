@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
-from urllib.parse import quote, quote_plus
 
 from airflow.sdk import BaseHook
 from airflow.sdk.log import mask_secret
 from sqlalchemy import Engine
 from sqlalchemy.engine import URL
 
-from logbus import errors, provider
+from logbus import errors, formatting, provider
 from logbus.loads.engine import connect
 from logbus.loads.ledger import Ledger
 from logbus.windows.migrations import create_ledger
@@ -26,6 +25,12 @@ LIBPQ_PARAMETERS = (
     *("options", "application_name", "target_session_attrs", "connect_timeout"),
 )
 TEST_TIMEOUT_SECONDS = 10  # whoever pressed the button waits for it, and can press it again
+
+
+def mask_everywhere(secret: str) -> None:
+    """By its value, in everything that this process logs, however it is written there."""
+    for spelling in formatting.spellings(secret):
+        mask_secret(spelling)
 
 
 class WarehouseHook(BaseHook):
@@ -51,8 +56,7 @@ class WarehouseHook(BaseHook):
                 f"the warehouse is PostgreSQL, so make it {provider.CONNECTION_TYPE!r} or 'postgres'"
             )
         if connection.password:
-            for written in (connection.password, quote(connection.password, safe=""), quote_plus(connection.password)):
-                mask_secret(written)  # in a URL it is percent-encoded
+            mask_everywhere(connection.password)
         return warehouse_url(
             host=connection.host,
             port=connection.port,

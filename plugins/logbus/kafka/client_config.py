@@ -50,8 +50,16 @@ RENAMED: Mapping[str, str] = {
     "metadata.broker.list": "bootstrap.servers",  # librdkafka's other name
 }
 
+# Parts of the names of settings whose values are secrets.
+SECRET_WORDS = ("password", "passphrase", "secret", "key.pem", "jaas", "oauthbearer.config", "oauthbearer.extensions")
+
 TO_PEM = "openssl pkcs12 -in {store} -nokeys -out ca.pem"
 TO_PKCS12 = "keytool -importkeystore -srckeystore {store} -destkeystore {name}.p12 -deststoretype PKCS12"
+
+
+def is_secret(name: str) -> bool:
+    """Whether nobody else may see the setting's value."""
+    return any(word in name for word in SECRET_WORDS)
 
 
 def read_client_config(path: Path) -> Settings:

@@ -3,10 +3,15 @@
 `EmbeddedPostgres(directory)` keeps its data in `directory/data`, listens on a unix socket only, and ends with its
 owner (see watchdog.py). It is the same PostgreSQL as any other server, so embedded and production share one code path. A
 crash of the server leaves what every PostgreSQL crash leaves: the next start recovers from the write-ahead log.
+
+PostgreSQL refuses to run as root. If we are root, its server runs as an account of its own, which owns the directory and nothing
+above it. Where it may not pass through what is above, it inherits a descriptor of its directory and finds everything below that
+(/proc/self/fd/N); programs that it cannot reach are copied to a place of the system's. No folder's mode is changed.
 """
 
 from __future__ import annotations
 
+import importlib.metadata
 import importlib.util
 import os
 import pwd
@@ -14,8 +19,8 @@ import shutil
 import stat
 import subprocess
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 
@@ -30,6 +35,8 @@ SUPERUSER = "postgres"
 
 # Used only if we are root, as which PostgreSQL refuses to run. The wheel's own launcher uses the same name.
 SYSTEM_USER = "pgserver"
+DESCRIPTORS = Path("/proc/self/fd")
+COPIED_PROGRAMS = Path("/var/cache/logbus")  # for that account: written by root alone, and readable by all
 
 # sun_path holds 108 bytes on Linux and 104 elsewhere, of which PostgreSQL's own file name takes 16.
 SOCKET_DIRECTORY_BYTES_MAX = 84
@@ -56,16 +63,21 @@ class EmbeddedPostgres:
     """One server in one directory; a context manager. `settings` are PostgreSQL settings, by name."""
 
     def __init__(
-        self, directory: Path, *, settings: Mapping[str, str] | None = None, say: waiting.Say = waiting.say_nothing
+        self,
+        directory: Path,
+        *,
+        settings: Mapping[str, str] | None = None,
+        say: waiting.Say = waiting.say_nothing,
+        copied_programs: Path = COPIED_PROGRAMS,
     ) -> None:
         self.directory = directory.absolute()
         self.data_directory = self.directory / "data"
         self.log_path = self.directory / "postgres.log"
         self.settings = {**SETTINGS, **(settings or {})}
         self.socket_directory: Path | None = None
-        self.opened: Sequence[Path] = ()  # by this start, to every account of the machine, to pass through
         self._watchdog: subprocess.Popen[bytes] | None = None
         self._say = say
+        self._copied_programs = copied_programs
 
     def __enter__(self) -> EmbeddedPostgres:
         return self.start()
@@ -82,21 +94,30 @@ class EmbeddedPostgres:
         self.directory.mkdir(parents=True, exist_ok=True)
         user = _system_user() if os.geteuid() == 0 else None
         if user is not None:
-            # What the account owns it may enter; what lies above is not ours alone.
-            self.opened = let_others_pass([*self.directory.parents, binary("postgres").parent, *binary("postgres").parents])
             shutil.chown(self.directory, user)
+        programs = programs_for(user, self._copied_programs)
         self._wait_for_the_former_server()
-        if not (self.data_directory / "PG_VERSION").exists():
-            with waiting.announced(f"initdb in {self.directory}", self._say):
-                self._initialise(user)
-        self.socket_directory = self._make_socket_directory(user)
-        command = watchdog.command_line(
-            self._server_command(), user=user, ending=FAST_SHUTDOWN, grace_seconds=STOP_TIMEOUT_SECONDS
-        )
-        with self.log_path.open("ab") as log:
-            self._watchdog = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=log, stderr=log, start_new_session=True, umask=0o077
+        with as_seen_by(user, self.directory) as (seen_directory, inherited):
+            if not (self.data_directory / "PG_VERSION").exists():
+                with waiting.announced(f"initdb in {self.directory}", self._say):
+                    self._initialise(programs, user, seen_directory, inherited)
+            self.socket_directory = self._make_socket_directory(user)
+            command = watchdog.command_line(
+                self._server_command(programs, seen_directory),
+                user=user,
+                ending=FAST_SHUTDOWN,
+                grace_seconds=STOP_TIMEOUT_SECONDS,
             )
+            with self.log_path.open("ab") as log:
+                self._watchdog = subprocess.Popen(
+                    command,
+                    stdin=subprocess.PIPE,
+                    stdout=log,
+                    stderr=log,
+                    start_new_session=True,
+                    umask=0o077,
+                    pass_fds=inherited,
+                )
         try:
             self._wait_until_it_answers()
         except BaseException:
@@ -117,11 +138,11 @@ class EmbeddedPostgres:
             shutil.rmtree(self.socket_directory, ignore_errors=True)
         self.socket_directory = None
 
-    def url(self, database: str = "logbus") -> str:
-        """SQLAlchemy URL of a database of this server."""
+    def url(self, database: str = "logbus", user: str = SUPERUSER) -> str:
+        """SQLAlchemy URL of a database of this server. No user has a password: the socket is for its owner's processes."""
         if self.socket_directory is None:
             raise errors.WarehouseUnavailable(f"the embedded server in {self.directory} is not started")
-        return f"postgresql+psycopg://{SUPERUSER}@/{database}?host={self.socket_directory}"
+        return f"postgresql+psycopg://{user}@/{database}?host={self.socket_directory}"
 
     def create_database(self, name: str = "logbus") -> str:
         """Creates the database unless it exists; returns its URL."""
@@ -132,19 +153,23 @@ class EmbeddedPostgres:
     def _connect(self) -> psycopg.Connection[tuple[object, ...]]:
         return psycopg.connect(host=str(self.socket_directory), user=SUPERUSER, dbname="postgres", autocommit=True)
 
-    def _server_command(self) -> list[str]:
-        settings = {**self.settings, "unix_socket_directories": str(self.socket_directory)}
+    def _server_command(self, programs: Path, seen_directory: Path) -> list[str]:
+        socket_directory = self.socket_directory
+        if socket_directory is not None and socket_directory.parent == self.directory:
+            socket_directory = seen_directory / socket_directory.name
+        settings = {**self.settings, "unix_socket_directories": str(socket_directory)}
         options = [word for name, value in settings.items() for word in ("-c", f"{name}={value}")]
-        return [str(binary("postgres")), "-D", str(self.data_directory), *options]
+        return [str(programs / "postgres"), "-D", str(seen_directory / self.data_directory.name), *options]
 
-    def _initialise(self, user: str | None) -> None:
+    def _initialise(self, programs: Path, user: str | None, seen_directory: Path, inherited: tuple[int, ...]) -> None:
         """Uses a temporary directory and a rename: a kill in the middle leaves nothing half-made under the final name."""
         fresh = self.directory / "data.new"
         shutil.rmtree(fresh, ignore_errors=True)
-        command = [str(binary("initdb")), "--auth=trust", "--encoding=UTF8", "--locale=C.UTF-8", "--no-sync"]
+        command = [str(programs / "initdb"), "--auth=trust", "--encoding=UTF8", "--locale=C.UTF-8", "--no-sync"]
         result = subprocess.run(
-            [*command, "-U", SUPERUSER, "-D", str(fresh)],
+            [*command, "-U", SUPERUSER, "-D", str(seen_directory / fresh.name)],
             **watchdog.identity(user),
+            pass_fds=inherited,
             check=False,
             capture_output=True,
             text=True,
@@ -238,26 +263,47 @@ def _system_user(name: str = SYSTEM_USER) -> str:
         ) from None
 
 
-def let_others_pass(folders: Iterable[Path]) -> list[Path]:
-    """Grants search permission on our own folders, and returns those that were closed: others may pass through them, not list
-    them. A folder of another account is never opened: `WarehouseUnavailable`, before any is."""
-    closed = [folder for folder in dict.fromkeys(folders) if not folder.stat().st_mode & stat.S_IXOTH]
-    for folder in closed:
-        if folder.stat().st_uid != os.geteuid():
-            raise errors.WarehouseUnavailable(
-                f"PostgreSQL does not run as root, and the account {SYSTEM_USER!r} cannot pass through {folder}, which belongs "
-                f"to {_owner_of(folder)}: start as that user, or use a directory that all accounts can pass through (--home)"
-            )
-    for folder in closed:
-        folder.chmod(folder.stat().st_mode | stat.S_IXOTH)
-    return closed
+def is_open_to_all(path: Path) -> bool:
+    """Whether every account can pass through what is above."""
+    return all(folder.stat().st_mode & stat.S_IXOTH for folder in path.parents)
 
 
-def _owner_of(path: Path) -> str:
+@contextmanager
+def as_seen_by(user: str | None, directory: Path) -> Iterator[tuple[Path, tuple[int, ...]]]:
+    """How a process of the account, which owns the directory, can name it; and the descriptors that it inherits for that."""
+    if user is None or is_open_to_all(directory):
+        yield directory, ()
+        return
+    if not DESCRIPTORS.is_dir():
+        raise errors.WarehouseUnavailable(
+            f"PostgreSQL does not run as root, and the account {user!r} cannot pass through what is above {directory}: "
+            "start as another user, or use a directory that all accounts can pass through (--home)"
+        )
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        return path.owner()
-    except KeyError:  # an account of another machine, or of a container
-        return f"user {path.stat().st_uid}"
+        yield DESCRIPTORS / str(descriptor), (descriptor,)
+    finally:
+        os.close(descriptor)
+
+
+def programs_for(user: str | None, copies: Path) -> Path:
+    """The folder of PostgreSQL's programs that the account can run: the wheel's, or a copy, made once for each version of it."""
+    original = binary("postgres")
+    if user is None or (is_open_to_all(original) and original.stat().st_mode & stat.S_IXOTH):
+        return original.parent
+    copy = copies / f"{PROGRAMS_PACKAGE}-{importlib.metadata.version(PROGRAMS_PACKAGE)}"
+    installed, needed = original.parents[3], (Path(PROGRAMS_PACKAGE, PROGRAMS_FOLDER).parent, Path(f"{PROGRAMS_PACKAGE}.libs"))
+    if not copy.exists():
+        copies.mkdir(mode=0o755, parents=True, exist_ok=True)
+        fresh = Path(tempfile.mkdtemp(dir=copies, prefix=f".{copy.name}-"))
+        for part in needed:  # side by side as they were installed, because programs find their libraries by that
+            shutil.copytree(installed / part, fresh / part, ignore=shutil.ignore_patterns("include", "*.a"))
+        for path in (fresh, *fresh.rglob("*")):
+            path.chmod(0o755 if path.is_dir() or path.stat().st_mode & stat.S_IXUSR else 0o644)
+        with suppress(OSError):  # another start was first
+            fresh.rename(copy)
+        shutil.rmtree(fresh, ignore_errors=True)
+    return copy / PROGRAMS_PACKAGE / PROGRAMS_FOLDER
 
 
 def tail(path: Path, lines: int = 15) -> str:

@@ -98,7 +98,7 @@ class ServerStarting(Exception):
     """A server is there that takes no connections yet: it starts, or recovers after a crash."""
 
 
-def connect(url: str, *, timeout_seconds: int = CONNECT_TIMEOUT_SECONDS, say: waiting.Say = waiting.logged) -> Engine:
+def connect(url: str | URL, *, timeout_seconds: int = CONNECT_TIMEOUT_SECONDS, say: waiting.Say = waiting.logged) -> Engine:
     """An engine on a warehouse that answered and is new enough; otherwise `WarehouseUnavailable`.
 
     A server that is slow or starting is waited for, within the limit of each connection attempt. One that refuses, a name that

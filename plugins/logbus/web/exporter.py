@@ -5,17 +5,21 @@ not done by then is left out, and its `logbus_up` has the reason `timeout`. They
 ledger's metrics are still exported, and `logbus_up` says what could not be read. Every metric, and how
 readings become samples, is in metrics.py.
 
-The HTTP port has /metrics for scrapers, /healthz for a supervisor, / for people. Each request has a daemon thread; at most
-SCRAPES_MAX are served at once, the rest get a 503. As in other exporters there is no authentication: it listens on loopback by
-default, otherwise use a network that you trust. /healthz reports only that the exporter itself works, whatever the state of what
-it watches: restarting the exporter does not repair a broker that is down.
+The HTTP port has /metrics for scrapers, /healthz for a supervisor, / for people. Each connection has a daemon thread, of which
+there are few: one that has sent no request for a second gives way to a new one, and all have a deadline. At most SCRAPES_MAX are
+served at once, the rest get a 503. As in other exporters there is no authentication: it listens on loopback by default, where it
+answers to no name that a website could have, and otherwise use a network that you trust. /healthz reports only that the exporter
+itself works, whatever the state of what it watches: restarting the exporter does not repair a broker that is down.
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import logging
 import math
+import re
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -24,6 +28,7 @@ from datetime import datetime
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.metadata import version
+from ipaddress import ip_address
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
@@ -208,7 +213,10 @@ def _patient_connection(url: str) -> Callable[[], Engine]:
 
 
 SCRAPES_MAX = 16  # a Prometheus pair and a few people; more means a mistake somewhere
+CONNECTIONS_MAX = 32  # a thread each
 CLIENT_SECONDS_MAX = 10.0  # a client that takes longer to send its request is disconnected
+REQUEST_SECONDS = 1.0  # after this, a connection without a request gives way to a new one
+NAMES_OF_LOOPBACK = frozenset({"localhost", "127.0.0.1", "[::1]"})  # no website can make these its own
 POLL_SECONDS = 0.1  # how soon a shutdown is noticed
 
 TEXT = "text/plain; charset=utf-8"
@@ -218,18 +226,37 @@ Answer = tuple[HTTPStatus, str, bytes]
 
 
 class MetricsServer(ThreadingHTTPServer):
-    """Listens once constructed; `UserError` where the port is taken. `health` returns the text of /healthz."""
+    """Listens once constructed; `UserError` where the port is taken, or others could reach it and that is not allowed in words.
+    `health` returns the text of /healthz."""
 
     daemon_threads = True
     request_queue_size = 64
 
-    def __init__(self, host: str, port: int, registry: CollectorRegistry, health: Callable[[], str]) -> None:
+    def __init__(
+        self,
+        host: str,
+        port: int,
+        registry: CollectorRegistry,
+        health: Callable[[], str],
+        *,
+        allow_unauthenticated: bool = False,
+    ) -> None:
         self.registry, self.health = registry, health
         self.slots = threading.BoundedSemaphore(SCRAPES_MAX)
+        self._thread_places = threading.BoundedSemaphore(CONNECTIONS_MAX)
+        self._without_request: dict[Any, float] = {}  # since when, oldest first
         try:
             super().__init__((host, port), Handler)
         except OSError as error:
             raise UserError(_cannot_listen(host, port, error)) from None
+        is_loopback = ip_address(str(self.server_address[0])).is_loopback
+        self.names = {*NAMES_OF_LOOPBACK, host} if is_loopback else set()
+        if not allow_unauthenticated and not is_loopback:
+            self.server_close()
+            raise UserError(
+                f"--host {host} can be reached by others, and the exporter asks nobody for a login: use --host 127.0.0.1, or add "
+                "--allow-unauthenticated if everyone who can connect may see the names and sizes of topics, groups and pipelines"
+            )
 
     @property
     def url(self) -> str:
@@ -242,6 +269,43 @@ class MetricsServer(ThreadingHTTPServer):
         stop.wait()
         self.shutdown()
         self.server_close()
+
+    def answers_to(self, address: str) -> bool:
+        """Whether a request's header Host is a name of ours: a website's page could read what is on loopback, by making the
+        site's name lead there (DNS rebinding)."""
+        name = address.rpartition(":")[0] if re.search(r":\d+$", address) else address
+        return not self.names or not name or name.lower() in self.names
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        if not self._thread_places.acquire(blocking=False):
+            has_ended_one = self._end_those_since(time.monotonic() - REQUEST_SECONDS, count_max=1)
+            if not has_ended_one or not self._thread_places.acquire(timeout=POLL_SECONDS):
+                self.shutdown_request(request)
+                return
+        self._without_request[request] = time.monotonic()
+        super().process_request(request, client_address)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self.has_request(request)
+            self._thread_places.release()
+
+    def has_request(self, connection: Any) -> None:
+        self._without_request.pop(connection, None)
+
+    def service_actions(self) -> None:
+        """Between two connections. A socket's own timeout begins anew with each byte."""
+        self._end_those_since(time.monotonic() - CLIENT_SECONDS_MAX)
+
+    def _end_those_since(self, moment: float, count_max: int = CONNECTIONS_MAX) -> bool:
+        """Ends connections without a request since before the moment, whose threads find them closed; whether there are any."""
+        ending = [connection for connection, since in list(self._without_request.items())[:count_max] if since <= moment]
+        for connection in ending:
+            with contextlib.suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+        return bool(ending)
 
 
 def _cannot_listen(host: str, port: int, error: OSError) -> str:
@@ -258,6 +322,10 @@ class Handler(BaseHTTPRequestHandler):
     server_version = "logbus-exporter"
 
     def do_GET(self) -> None:
+        self.server.has_request(self.connection)
+        if not self.server.answers_to(self.headers.get("Host", "")):
+            self.answer((HTTPStatus.MISDIRECTED_REQUEST, TEXT, b"this is an exporter on loopback: ask it as localhost\n"))
+            return
         if not self.server.slots.acquire(blocking=False):
             self.answer((HTTPStatus.SERVICE_UNAVAILABLE, TEXT, b"too many concurrent scrapes\n"))
             return

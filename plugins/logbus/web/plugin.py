@@ -63,8 +63,8 @@ class LogbusPlugin(AirflowPlugin):
 
     @property
     def fastapi_root_middlewares(self) -> list[dict[str, Any]]:  # type: ignore[override]  # the base's is an attribute
-        """Refuses requests by other names than those that `logbus up` has set: there, whoever reaches Airflow is its
-        administrator, and a website's page would reach it by making the site's name lead to 127.0.0.1 (DNS rebinding)."""
+        """Refuses requests by other names than those that `logbus up` has set: otherwise a website's page would reach it, by
+        making the site's name lead to 127.0.0.1 (DNS rebinding)."""
         if not (hosts := os.environ.get(HOSTS_VARIABLE)):
             return []
         from starlette.middleware.trustedhost import TrustedHostMiddleware

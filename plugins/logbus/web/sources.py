@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import gc
 import json
+import os
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +18,7 @@ import orjson
 from airflow.exceptions import AirflowNotFoundException
 from sqlalchemy import Engine
 
-from logbus import errors, model
+from logbus import errors, model, provider
 from logbus.hooks.broker import BrokerHook
 from logbus.hooks.warehouse import WarehouseHook
 from logbus.kafka import cluster, rights, topic_list
@@ -192,7 +193,7 @@ class PageSources:
 
     def get(self, warehouse_conn_id: str, kafka_conn_id: str) -> PageSource:
         """The source for two connections as they are now: changed ones make another. One that does not fit raises when used."""
-        url = _configured(warehouse_conn_id, "warehouse_conn_id", lambda: WarehouseHook(warehouse_conn_id).url)
+        url = _configured(warehouse_conn_id, "warehouse_conn_id", lambda: _url_of(warehouse_conn_id))
         broker = _configured(kafka_conn_id, "kafka_conn_id", lambda: BrokerHook(kafka_conn_id).client_config())
         key = (str(url), json.dumps(broker, sort_keys=True, default=str))
         with self._lock:
@@ -220,6 +221,12 @@ def _spare_what_stays() -> None:
     which nothing answers, every few requests for a page of fifty pipelines. Objects made from here on are collected as before.
     """
     gc.freeze()
+
+
+def _url_of(conn_id: str) -> str:
+    """The connection's, but for the default one as the administrator has set it for the pages alone."""
+    own = os.environ.get(provider.PAGES_WAREHOUSE_VARIABLE) if conn_id == WarehouseHook.default_conn_name else None
+    return own or WarehouseHook(conn_id).url
 
 
 def _engine_of(url: str | NotConfigured) -> Engine:

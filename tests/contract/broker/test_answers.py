@@ -16,10 +16,9 @@ import pytest
 from logbus.waiting import wait_until
 from logbus_broker.protocol.api import ApiKey
 from logbus_broker.protocol.batch_builder import NewRecord, build_batch
-from logbus_broker.protocol.codec import request_class, response_class
-from logbus_broker.protocol.schema import Field, describe
 
 from tests.support.engine import Harness
+from tests.support.message_trees import Tree, decoded, encoded
 from tests.support.raw_client import RawClient
 
 ROWS = [json.loads(line) for line in Path(__file__).with_name("answers.jsonl").read_text().splitlines()]
@@ -34,34 +33,7 @@ NOT_COMPARED = {
     "isr_nodes", "high_watermark", "last_stable_offset", "synonyms", "partition_size", "leader_epoch", "producer_id", "session_id",
     "resource_type", "protocol_type", "protocol_data", "authorized_operations", "topic_config_error_code",
 }  # fmt: skip
-Tree = dict[str, Any]  # a message by the names of its fields, made from Kafka's descriptions
 Exchange = Callable[[ApiKey, int, bytes, bool], bytes]
-
-
-def message(kind: Any, fields: tuple[Field, ...], tree: Tree) -> Any:
-    """The message that a tree describes."""
-    values = dict(tree)
-    for field in fields:
-        value = values.get(field.name)
-        if field.fields and value is not None:
-            inside = getattr(kind, field.kind)
-            made = [message(inside, field.fields, each) for each in (value if field.is_array else [value])]
-            values[field.name] = made if field.is_array else made[0]
-    return kind(**values)
-
-
-def tree_of(found: Any, fields: tuple[Field, ...], version: int) -> Tree:
-    """The fields of a message in a version, as a tree."""
-    tree = {}
-    for field in fields:
-        if version not in field.versions:
-            continue
-        value = getattr(found, field.name)
-        if field.fields and value is not None:
-            parts = [tree_of(each, field.fields, version) for each in (value if field.is_array else [value])]
-            value = parts if field.is_array else parts[0]
-        tree[field.name] = bytes(value) if isinstance(value, memoryview) else list(value) if isinstance(value, tuple) else value
-    return tree
 
 
 class Subject:
@@ -110,11 +82,8 @@ class Subject:
         return self._compared(self._send(api, version, self._filled(request)))
 
     def _send(self, api: str, version: int, request: Tree) -> Tree:
-        name = api.title().replace("_", "")
-        fields, flexible = describe(f"{name}Request")
-        body = message(request_class(ApiKey[api]), fields, request).encode(version=version)
-        answer = self._exchange(ApiKey[api], version, bytes(body), version in flexible)
-        return tree_of(response_class(ApiKey[api]).decode(answer, version=version), describe(f"{name}Response")[0], version)
+        body, flexible = encoded(ApiKey[api], version, request)
+        return decoded(ApiKey[api], version, self._exchange(ApiKey[api], version, body, flexible))
 
     def _filled(self, value: Any, key: str = "") -> Any:
         if isinstance(value, dict):

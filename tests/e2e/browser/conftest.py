@@ -9,7 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from logbus.loads import roles
 from logbus.loads.embedded import EmbeddedPostgres
+from logbus.loads.engine import connect
+from logbus.provider import PAGES_WAREHOUSE_VARIABLE
 from playwright.sync_api import Browser, BrowserContext, Page
 
 from tests.support.api_server import BASE_PATH, DAGS, ApiServer
@@ -45,7 +48,9 @@ def places(
 ) -> Iterator[tuple[SeededPlatform, ApiServer]]:
     """The platform is seeded while Airflow starts."""
     home = tmp_path_factory.mktemp("pages")
-    warehouse = postgres_server.create_database("pages")
+    administrator = connect(postgres_server.create_database("pages"))
+    roles.prepare(administrator)
+    administrator.dispose()
     postgres_server.create_database("pages_empty")
     with ThreadPoolExecutor(1) as background:
         server = ApiServer(
@@ -55,6 +60,7 @@ def places(
             bootstrap=broker.bootstrap,
             base_path=BASE_PATH,
             dags={"pipelines.py": DAGS.format(pipelines={story.name: story.parse for story in STORIES})},
+            settings={PAGES_WAREHOUSE_VARIABLE: postgres_server.url("pages", roles.UI)},
             more_connections={
                 "kafka_nowhere": {"conn_type": "kafka", "extra": {"bootstrap.servers": NOWHERE}},
                 "warehouse_nowhere": {"conn_type": "logbus_warehouse", "host": "127.0.0.1", "port": 9, "schema": "pages"},
@@ -68,7 +74,7 @@ def places(
         )
         starting = background.submit(server.__enter__)
         try:
-            with seeded(broker.bootstrap, warehouse, hours=HOURS, more=tell) as platform:
+            with seeded(broker.bootstrap, postgres_server.url("pages", roles.LOADER), hours=HOURS, more=tell) as platform:
                 yield platform, starting.result()
         finally:
             starting.result().__exit__(None, None, None)

@@ -5,12 +5,23 @@ The producer gets no notice: it retries through every restart, as an application
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer
+from confluent_kafka.admin import (
+    AclBinding,
+    AclBindingFilter,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    ResourcePatternType,
+    ResourceType,
+)
 from logbus.waiting import PATIENCE_SECONDS, wait_until
+from logbus_broker.config.parsers import AUTHORIZERS
 
 from tests.support.broker import LogbusBroker
 from tests.support.killing import PARTITIONS, Sender, kill_under_load
@@ -39,6 +50,28 @@ def test_compressed_batches_survive_kills_as_well(broker: LogbusBroker) -> None:
             broker.start()
     for partition, messages in read_topic(broker.bootstrap, "packed").items():
         assert [message.value() for message in messages] == sender.sent[partition]
+
+
+def test_acls_that_were_acknowledged_survive_a_kill(tmp_path: Path) -> None:
+    """And so does what the audit log says of them."""
+    audit_log = tmp_path / "audit.log"
+    settings = {"authorizer.class.name": AUTHORIZERS[0], "super.users": "User:ANONYMOUS", "logbus.audit.log": str(audit_log)}
+    literal, allow = ResourcePatternType.LITERAL, AclPermissionType.ALLOW
+    with LogbusBroker(tmp_path, settings=settings) as broker:
+        admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+        for number in range(2):
+            acl = AclBinding(ResourceType.TOPIC, f"web-{number}", literal, "User:ann", "*", AclOperation.READ, allow)
+            for future in admin.create_acls([acl]).values():
+                future.result()
+            broker.kill9()
+            broker.start()
+        anything = AclBindingFilter(
+            ResourceType.TOPIC, None, ResourcePatternType.ANY, None, None, AclOperation.ANY, AclPermissionType.ANY
+        )
+        kept = admin.describe_acls(anything).result()
+        assert sorted(acl.name for acl in kept) == [f"web-{number}" for number in range(2)]
+    assert [json.loads(line)["api"] for line in audit_log.read_text().splitlines()] == ["CREATE_ACLS"] * 2
+    assert audit_log.stat().st_mode & 0o077 == 0
 
 
 @pytest.mark.parametrize("damage", ["cut", "zeros", "garbage", "flipped"])

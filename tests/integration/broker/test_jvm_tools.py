@@ -9,13 +9,14 @@ from collections.abc import Mapping
 
 import pytest
 from logbus.waiting import PATIENCE_SECONDS
+from logbus_broker.config.parsers import AUTHORIZERS
 
-from tests.support.broker import AnyBroker
+from tests.support.broker import AnyBroker, LogbusBroker
 from tests.support.jvm_session import TOOLS, Ran, run_tools
 from tests.support.kafka_peer import JvmTools, jvm_tools_or_skip
 from tests.support.topics import admin
 
-TOPICS, CONFIGS = f"{TOOLS}.TopicCommand", "kafka.admin.ConfigCommand"
+TOPICS, CONFIGS, ACLS = f"{TOOLS}.TopicCommand", "kafka.admin.ConfigCommand", f"{TOOLS}.AclCommand"
 NAME = "of-the-jvm-tools"
 
 
@@ -61,9 +62,20 @@ def ran(tools: JvmTools, broker: AnyBroker, tmp_path_factory: pytest.TempPathFac
         "unset all brokers": (CONFIGS, *at, *of_all, "--alter", "--delete-config", "log.segment.bytes"),
         "log dirs": (f"{TOOLS}.LogDirsCommand", *at, "--describe", "--topic-list", NAME),
         "delete": (TOPICS, *at, "--delete", *topic),
+        "acls without": (ACLS, *at, "--list"),
         "list after": (TOPICS, *at, "--list"),
     }
-    return dict(zip(asked, run_tools(tools, list(asked.values())), strict=True))
+    settings = {"authorizer.class.name": AUTHORIZERS[0], "super.users": "User:ANONYMOUS"}
+    with LogbusBroker(tmp_path_factory.mktemp("authorizing"), settings=settings) as authorizing:
+        at = ("--bootstrap-server", authorizing.bootstrap)
+        prefixed, ann = ("--topic", "web.", "--resource-pattern-type", "prefixed"), ("--allow-principal", "User:ann")
+        asked |= {
+            "add acls": (ACLS, *at, "--add", *ann, "--consumer", "--group", "loads", *prefixed),
+            "list acls": (ACLS, *at, "--list", "--topic", "web.access", "--resource-pattern-type", "match"),
+            "remove acls": (ACLS, *at, "--remove", *ann, "--operation", "Read", *prefixed, "--force"),
+            "list acls after": (ACLS, *at, "--list"),
+        }
+        return dict(zip(asked, run_tools(tools, list(asked.values())), strict=True))
 
 
 def test_a_topic_is_made_listed_and_deleted(ran: Mapping[str, Ran]) -> None:
@@ -118,6 +130,18 @@ def test_the_size_of_every_partition_is_told(ran: Mapping[str, Ran]) -> None:
     sizes = {row["partition"]: row["size"] for row in directory["partitions"]}
     assert sizes.keys() == {f"{NAME}-{index}" for index in range(3)}
     assert sizes[f"{NAME}-0"] > 0
+
+
+def test_acls_are_added_listed_and_removed(ran: Mapping[str, Ran]) -> None:
+    assert {ran[step].status for step in ("add acls", "list acls", "remove acls")} == {0}, ran["add acls"].output
+    read = "(principal=User:ann, host=*, operation=READ, permissionType=ALLOW)"
+    describe = read.replace("READ", "DESCRIBE")
+    shown = ran["list acls"].output
+    assert "resourceType=TOPIC, name=web., patternType=PREFIXED" in shown
+    assert (read in shown, describe in shown) == (True, True)
+    after = ran["list acls after"].output.partition("resourceType=TOPIC")[2]
+    assert (read in after, describe in after) == (False, True)
+    assert "SecurityDisabledException" in ran["acls without"].output
 
 
 def test_the_console_tools_produce_idempotently_and_consume_by_assignment(tools: JvmTools, broker: AnyBroker, topic: str) -> None:

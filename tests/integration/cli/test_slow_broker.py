@@ -14,6 +14,7 @@ from logbus import waiting
 from logbus.kafka import client
 from logbus.shipper import topic_client
 
+from benchmarks import processes
 from tests.support.broker import AnyBroker
 from tests.support.commands import Run
 
@@ -29,7 +30,7 @@ def stopped(broker: AnyBroker, until: Event) -> Iterator[None]:
         until.wait(waiting.PATIENCE_SECONDS)
         os.kill(broker.pid, signal.SIGCONT)
 
-    os.kill(broker.pid, signal.SIGSTOP)
+    processes.pause(broker.pid)
     continuing = Thread(target=go_on)
     continuing.start()
     try:

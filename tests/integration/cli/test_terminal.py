@@ -5,13 +5,17 @@ from __future__ import annotations
 import fcntl
 import os
 import pty
+import re
 import struct
 import subprocess
 import sys
 import termios
+from collections.abc import Iterator
 from pathlib import Path
 
-from logbus.waiting import PATIENCE_SECONDS
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+from logbus.waiting import PATIENCE_SECONDS, wait_until
 
 from tests.support.broker import AnyBroker
 from tests.support.commands import Run
@@ -54,6 +58,42 @@ def test_a_record_cannot_change_the_terminal(run: Run, broker: AnyBroker, new_to
     run("produce", new_topic, stdin=b"\x1b]0;owned\x07red\n")
     assert on_terminal(broker, "consume", new_topic) == "\\x1b]0;owned\\x07red\r\n"
     assert run("consume", new_topic).stdout_bytes == b"\x1b]0;owned\x07red\n"
+
+
+# What a peer can choose, and what it would do: the title set, colours, a line of its own, and the same in one character (C1).
+OWNED = "\x1b]0;owned\x07\x9b31mred\nrow"
+OUR_COLOURS = re.compile(r"\x1b\[[0-9;]*m")
+COMMANDING = re.compile(r"[\x00-\x09\x0b\x0c\x0e-\x1f\x7f-\x9f]")
+
+
+@pytest.fixture
+def owned_group(broker: AnyBroker, new_topic: str) -> Iterator[str]:
+    """A group whose name is `OWNED`, as is its member's, which has committed with such a text."""
+    producer = Producer({"bootstrap.servers": broker.bootstrap})
+    producer.produce(new_topic, OWNED, key=OWNED, headers={OWNED: OWNED})
+    assert producer.flush(PATIENCE_SECONDS) == 0
+    names = {"group.id": OWNED, "client.id": OWNED}
+    consumer = Consumer({"bootstrap.servers": broker.bootstrap, **names, "auto.offset.reset": "earliest"})
+    consumer.subscribe([new_topic])
+    wait_until(lambda: consumer.poll(1.0) is not None, what="a record")
+    consumer.commit(offsets=[TopicPartition(new_topic, 0, 1, OWNED)], asynchronous=False)
+    yield new_topic
+    consumer.close()
+
+
+def test_nothing_that_a_peer_has_named_commands_the_terminal_of_any_command(broker: AnyBroker, owned_group: str) -> None:
+    by_offset = ("consume", owned_group, "-o", "beginning", "-e")
+    for words in (
+        ("group", "ls"),
+        ("group", "describe", OWNED, "--members"),
+        ("group", "offsets", OWNED, "-o", "json"),
+        (*by_offset, "-o", "json"),
+        (*by_offset, "-o", "table"),
+        (*by_offset, "--format", "%k %h %s\\n"),
+    ):
+        said = OUR_COLOURS.sub("", on_terminal(broker, *words, columns=200))
+        assert "owned" in said, words
+        assert COMMANDING.findall(said) == [], words
 
 
 def test_a_bar_moves_while_files_are_sent_and_is_gone_behind(broker: AnyBroker, new_topic: str, tmp_path: Path) -> None:

@@ -7,11 +7,13 @@ import socket
 import threading
 import urllib.error
 import urllib.request
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 from logbus.cli import main
+from logbus.errors import UserError
 from logbus.kafka.client import Client
 from logbus.kafka.topics import Topics
 from logbus.loads.engine import connect
@@ -175,6 +177,38 @@ def test_other_addresses_say_where_to_look_and_one_scraper_too_many_is_told_so()
     assert refusal(server.url) == (503, "too many concurrent scrapes\n")
     stop.set()
     serving.join()
+
+
+def test_half_requests_take_few_threads_and_no_place_for_long() -> None:
+    server, stop = MetricsServer("127.0.0.1", 0, CollectorRegistry(), lambda: "broker: ok\n"), threading.Event()
+    serving = threading.Thread(target=server.run_until, args=(stop,))
+    before = threading.active_count()
+    serving.start()
+    with ExitStack() as opened:
+        for _ in range(200):
+            half = opened.enter_context(socket.create_connection(("127.0.0.1", server.server_port)))
+            with suppress(OSError):  # one too many is closed at once
+                half.sendall(b"GET /met")
+        assert threading.active_count() - before < 40
+        # Each try takes the place of one that has been silent for a second.
+        healthy = wait_until(lambda: fetch(f"http://127.0.0.1:{server.server_port}/healthz"), what="a place", not_yet=OSError)
+        assert healthy == "ok\nbroker: ok\n"
+    stop.set()
+    serving.join()
+
+
+def test_a_name_that_a_website_could_have_is_not_answered_to() -> None:
+    server = MetricsServer("127.0.0.1", 0, CollectorRegistry(), str)
+    server.server_close()
+    assert [
+        name for name in ("localhost:9308", "127.0.0.1", "", "[::1]:9308", "rebound.example.net") if server.answers_to(name)
+    ] == [*("localhost:9308", "127.0.0.1", "", "[::1]:9308")]
+
+
+def test_an_address_that_others_can_reach_needs_the_words() -> None:
+    with pytest.raises(UserError, match="--host 0.0.0.0 can be reached by others.*--allow-unauthenticated"):
+        MetricsServer("0.0.0.0", 0, CollectorRegistry(), str)
+    MetricsServer("0.0.0.0", 0, CollectorRegistry(), str, allow_unauthenticated=True).server_close()
 
 
 def refusal(url: str) -> tuple[int, str]:

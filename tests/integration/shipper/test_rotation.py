@@ -19,6 +19,7 @@ import pytest
 from logbus.shipper.ship import ship
 from logbus.waiting import PATIENCE_SECONDS, wait_until
 
+from benchmarks import processes
 from tests.support.broker import AnyBroker
 from tests.support.topics import create_topic, read_topic
 
@@ -174,7 +175,7 @@ def test_a_run_that_is_stopped_while_it_looks_back_does_not_claim_that_nothing_i
     state.write_text(json.dumps(left_behind))
     lock.unlink()
     writer.write(300)
-    os.kill(broker.pid, signal.SIGSTOP)  # or it might have looked already
+    processes.pause(broker.pid)  # or it might have looked already
     try:
         with following(broker, ["ship", str(writer.log), "--topic", topic, "--state", str(state), "--accept-times"]) as process:
             wait_until(lock.exists, what="the lock")

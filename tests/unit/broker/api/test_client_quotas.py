@@ -78,6 +78,22 @@ def test_a_limit_is_changed_outlives_the_process_and_is_taken_away(tmp_path: Pat
     assert described(describe(broker)) == []
 
 
+def test_topics_are_created_and_deleted_while_the_quota_lasts(broker: Harness) -> None:
+    alter(broker, (EVERYONE, {"controller_mutation_rate": 0.5}))
+    new = request_class(ApiKey.CREATE_TOPICS).CreatableTopic
+
+    def create(*names: str, version: int) -> list[int]:
+        rows = [new(name=name, num_partitions=1, replication_factor=1) for name in names]
+        return [row.error_code for row in broker.ask(ApiKey.CREATE_TOPICS, version, topics=rows, timeout_ms=1_000).topics]
+
+    refused = ErrorCode.THROTTLING_QUOTA_EXCEEDED
+    assert create("a", "b", "c", "d", version=7) == [0] * 4
+    assert create("e", "f", "g", "h", version=7) == [0, 0, refused, refused], "as an Apache Kafka did"
+    assert create("i", "j", version=5) == [0, 0], "a client that does not know the error is held up afterwards"
+    deleted = broker.ask(ApiKey.DELETE_TOPICS, 5, topic_names=["a"], timeout_ms=1_000).responses
+    assert [row.error_code for row in deleted] == [refused]
+
+
 REFUSED = [
     ({"user": "ann"}, {"bytes": 5.0}, "unknown quota 'bytes'"),
     ({"user": "ann"}, {"producer_byte_rate": 0.0}, "a limit is above 0"),

@@ -16,14 +16,16 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from logbus_broker.api.authorizer import Authorizer
 from logbus_broker.api.fetch import READ_AT_ONCE_MAX, handle_replica_fetch, replica_fetch_of
 from logbus_broker.api.handler import Pending
-from logbus_broker.config.settings import LogConfig
+from logbus_broker.config.settings import BrokerConfig, LogConfig
 from logbus_broker.protocol.api import APIS, ApiKey, ErrorCode
 from logbus_broker.protocol.codec import request_class
 from logbus_broker.protocol.framing import Origin, Request
 from logbus_broker.protocol.records import read_records
 from logbus_broker.protocol.replica_fetch import REPLICA_FETCH_VERSION, ReplicaFetch, encode_replica_fetch, parse_replica_answer
+from logbus_broker.security.state import SecurityState
 
 from tests.support.batches import NOW_MS, plain_batch
 from tests.support.engine import Harness, batch
@@ -193,14 +195,24 @@ class Scene:
         self.counters: Any = SimpleNamespace(errors=Counter())
         self.cluster: Any = SimpleNamespace(image=SimpleNamespace(incarnations={1: 0, 2: 3}))
 
-    def fetch(self, *, replica: int = 2, listener: str = "REPLICATION", cluster_id: str | None = "aCluster") -> Any:
+    def fetch(
+        self,
+        *,
+        replica: int = 2,
+        listener: str = "REPLICATION",
+        cluster_id: str | None = "aCluster",
+        settings: dict[str, Any] | None = None,
+    ) -> Any:
         fetch = ReplicaFetch(replica, 3, cluster_id, 500, 1, 1 << 20, 0, 0, [], [])
         body = memoryview(encode_replica_fetch(fetch))
-        request = Request(int(ApiKey.FETCH), REPLICA_FETCH_VERSION, 1, None, body, origin=Origin("host", listener))
+        request = Request(int(ApiKey.FETCH), REPLICA_FETCH_VERSION, 1, None, body, origin=Origin("host", listener, "User:broker"))
         parsed = replica_fetch_of(request)
         assert parsed is not None
         config = SimpleNamespace(inter_broker_listener="REPLICATION")
-        context = SimpleNamespace(config=config, counters=self.counters, cluster=self.cluster)
+        authorizer = None
+        if settings is not None:
+            authorizer = Authorizer(cast(Any, SimpleNamespace(state=SecurityState())), BrokerConfig(**settings))
+        context = SimpleNamespace(config=config, counters=self.counters, cluster=self.cluster, authorizer=authorizer)
         leader = SimpleNamespace(fetch=lambda *asked: self.asked.append(asked))
         return handle_replica_fetch(parsed, request, cast(Any, context), cast(Any, leader))
 
@@ -211,6 +223,8 @@ class Scene:
         ({"listener": "CLIENTS"}, ErrorCode.CLUSTER_AUTHORIZATION_FAILED),
         ({"cluster_id": None}, ErrorCode.INCONSISTENT_CLUSTER_ID),
         ({"replica": 9}, ErrorCode.CLUSTER_AUTHORIZATION_FAILED),
+        ({"settings": {"super_users": "User:ann"}}, ErrorCode.CLUSTER_AUTHORIZATION_FAILED),
+        ({"settings": {"allow_everyone_if_no_acl_found": True}}, ErrorCode.CLUSTER_AUTHORIZATION_FAILED),
     ],
 )
 def test_what_comes_from_no_broker_of_the_cluster_is_no_progress(fields: dict[str, Any], code: ErrorCode) -> None:
@@ -222,11 +236,11 @@ def test_what_comes_from_no_broker_of_the_cluster_is_no_progress(fields: dict[st
 
 def test_a_replicas_fetch_waits_and_does_not_hold_up_what_is_behind_it() -> None:
     scene = Scene()
-    pending = scene.fetch()
+    pending = scene.fetch(settings={"super_users": "User:ann;User:broker"})
     assert isinstance(pending, Pending)
     assert (pending.done, pending.stops_reading) == (False, False)
     (_, origin, answer) = scene.asked[0]
-    assert origin == ("host", "REPLICATION")
+    assert origin == Origin("host", "REPLICATION", "User:broker")
     answer([b"parts"])
     assert pending.parts == [b"parts"]
 

@@ -6,10 +6,11 @@ import json
 import uuid
 
 import pytest
-from logbus_broker.cluster import znodes
-from logbus_broker.cluster.metadata_image import BrokerNode, Endpoint, PartitionState, TopicNode
+from logbus_broker.cluster import security_znodes, znodes
+from logbus_broker.cluster.metadata_image import BrokerNode, Endpoint, PartitionState, Security, TopicNode
 from logbus_broker.cluster.znodes import ProducerIdBlock
 from logbus_broker.errors import MalformedNode
+from logbus_broker.security import state as security_state
 
 TOPIC_ID = uuid.UUID("0102030405060708090a0b0c0d0e0f10")
 
@@ -96,6 +97,40 @@ def test_bytes_that_nobody_of_us_wrote_are_named_and_refused(data: bytes) -> Non
     for decode in (znodes.decode_controller, znodes.decode_cluster_id, znodes.decode_producer_id_block):
         with pytest.raises(MalformedNode):
             decode(data)
+
+
+KAFKAS_SECURITY = {
+    "/config/users/ann": b'{"version":1,"config":{"SCRAM-SHA-512":"salt=AHNhbHQ=,stored_key=c3RvcmVk/w==,server_key=c2VydmVy,'
+    b'iterations=4096","producer_byte_rate":"1024.0"}}',
+    "/config/clients/<default>": b'{"version":1,"config":{"request_percentage":"50.5"}}',
+    "/kafka-acl/Cluster/kafka-cluster": b'{"version":1,"acls":[{"principal":"User:ann","permissionType":"Allow",'
+    b'"operation":"ClusterAction","host":"*"}]}',
+    "/kafka-acl-extended/prefixed/TransactionalId/web%2F": b'{"version":1,"acls":[{"principal":"User:*",'
+    b'"permissionType":"Deny","operation":"Write","host":"10.0.0.1"}]}',
+}
+
+
+def test_users_acls_and_quotas_are_where_and_as_kafka_keeps_them() -> None:
+    security = Security().after(0, {path: znodes.decode_security(path, data) for path, data in KAFKAS_SECURITY.items()})
+    credential = security_state.ScramCredential(salt=b"\0salt", iterations=4096, stored_key=b"stored\xff", server_key=b"server")
+    assert security.state.credentials == {("ann", security_state.ScramMechanism.SCRAM_SHA_512): credential}
+    assert security.state.quotas == {
+        frozenset({("user", "ann")}): {"producer_byte_rate": 1024.0},
+        frozenset({("client-id", None)}): {"request_percentage": 50.5},
+    }
+    assert {
+        (acl.resource_type.name, acl.pattern_type.name, acl.resource_name, acl.operation.name, acl.permission.name)
+        for acl in (security.state.acls)
+    } == {
+        ("CLUSTER", "LITERAL", "kafka-cluster", "CLUSTER_ACTION", "ALLOW"),
+        ("TRANSACTIONAL_ID", "PREFIXED", "web/", "WRITE", "DENY"),
+    }
+    written = security_znodes.divide(security.state)
+    assert {path: znodes.encode_security(path, content) for path, content in written.items()} == KAFKAS_SECURITY
+    with pytest.raises(MalformedNode, match="/kafka-acl/Topic/web in ZooKeeper cannot be read: ValueError: unknown: 'Fly'"):
+        znodes.decode_security(
+            "/kafka-acl/Topic/web", KAFKAS_SECURITY["/kafka-acl/Cluster/kafka-cluster"].replace(b"ClusterAction", b"Fly")
+        )
 
 
 def test_parents_come_before_their_children_among_the_base_paths() -> None:

@@ -2,12 +2,15 @@ from __future__ import annotations
 
 import pytest
 from logbus_broker.cli import main
+from logbus_broker.config.catalog import ConfigSource, describe_broker
 from logbus_broker.config.parsers import Listener
 from logbus_broker.config.properties import build_config, check_new_topic, load_config, parse_properties
 from logbus_broker.config.settings import BrokerConfig, LogConfig
 from logbus_broker.errors import ConfigError, InvalidConfig
 
 CLUSTER = {"zookeeper.connect": "127.0.0.1:2181"}
+SASL = {"listeners": "SASL_PLAINTEXT://127.0.0.1:9092"}
+TLS = {"listeners": "SSL://127.0.0.1:9093", "ssl.keystore.location": "broker.pem"}
 TWO_LISTENERS = {
     "listeners": "PLAINTEXT://0.0.0.0:9092,INTERNAL://10.0.0.7:9093",
     "advertised.listeners": "PLAINTEXT://broker.example:9092,INTERNAL://10.0.0.7:9093",
@@ -48,6 +51,9 @@ def test_the_finer_setting_wins_over_hours() -> None:
         ({"num.partitions": "many"}, "num.partitions=many: must be a whole number"),
         ({"num.partitions": "1_000"}, "num.partitions=1_000: must be a whole number"),
         ({"num.partitions": "+9"}, "must be a whole number"),
+        ({"authorizer.class.name": "com.example.Mine"}, "must be org.apache.kafka.metadata.authorizer.StandardAuthorizer"),
+        ({"super.users": "ann"}, "must look like User:ann;User:bob"),
+        ({"logbus.audit.log": "/tmp/a"}, "set authorizer.class.name too"),
         ({"num.partitions": "\uff11\uff12"}, "must be a whole number"),
         ({"num.partitions": "9" * 5_000}, "must be a whole number"),
         ({"log.retention.hours": "--1"}, "log.retention.hours=--1: must be a whole number"),
@@ -55,13 +61,41 @@ def test_the_finer_setting_wins_over_hours() -> None:
         ({"log.cleaner.min.cleanable.ratio": "nan"}, "must be a number from 0 to 1"),
         (CLUSTER | {"zookeeper.connect": "one:\uff12"}, "must look like"),
         ({"num.partitions": "0"}, "between 1"),
-        ({"listeners": "SSL://127.0.0.1:9093"}, "SSL is not offered"),
+        (SASL | {"sasl.enabled.mechanisms": "GSSAPI"}, r"must be a list of PLAIN, .* \(there is no Kerberos\)"),
+        (SASL | {"sasl.enabled.mechanisms": "PLAIN"}, "set logbus.allow.cleartext.passwords=true"),
+        (
+            SASL | {"listener.name.sasl_plaintext.sasl.enabled.mechanisms": "OAUTHBEARER"},
+            "no TLS: others could read the password",
+        ),
+        (
+            SASL | {"sasl.enabled.mechanisms": "OAUTHBEARER", "logbus.allow.cleartext.passwords": "true"},
+            "set sasl.oauthbearer.jwks.endpoint.url and sasl.oauthbearer.expected.issuer and sasl.oauthbearer.expected.audience",
+        ),
+        (SASL | {"sasl.oauthbearer.jwks.endpoint.url": "http://keys"}, "must begin with https:// or file://"),
+        (SASL | {"listener.name.sasl_plaintext.plain.sasl.jaas.config": "x"}, "named in the file of logbus.users.file"),
+        ({"listeners": "SSL://127.0.0.1:9093"}, "needs a certificate: set ssl.keystore.location"),
+        (TLS | {"ssl.client.auth": "required"}, "has ssl.client.auth=required: set ssl.truststore.location"),
+        (TLS | {"listener.name.ssl.ssl.client.auth": "requested"}, "has ssl.client.auth=requested: set ssl.truststore.location"),
+        (TLS | {"listener.name.other.ssl.client.auth": "none"}, "listener.name.other.: OTHER is not one of the listeners SSL"),
+        (TLS | {"listener.name.ssl.num.partitions": "1"}, "after listener.name.NAME. only these can be set: "),
+        (
+            TLS | {"listener.name.ssl.ssl.keystore.type": "JKS"},
+            "listener.name.ssl.ssl.keystore.type=JKS: .*keytool -importkeystore",
+        ),
+        (TLS | {"ssl.enabled.protocols": "TLSv1.1,TLSv1.2"}, "must be TLSv1.2, TLSv1.3 or both"),
+        (CLUSTER | TLS, "listener SSL has SSL: set inter.broker.listener.name"),
         ({"listeners": "127.0.0.1:9092"}, "PLAINTEXT://"),
         ({"listeners": "PLAINTEXT://0.0.0.0:9092"}, "advertised.listeners"),
         ({"listeners": "PLAINTEXT://127.0.0.1:1,PLAINTEXT://127.0.0.1:2"}, "two listeners the same name"),
         ({"listeners": "PLAINTEXT://127.0.0.1:1,INTERNAL://127.0.0.1:1"}, "two listeners the same port"),
-        ({"listeners": "PLAINTEXT://127.0.0.1:1,INTERNAL://127.0.0.1:2"}, "INTERNAL has no protocol: add INTERNAL:PLAINTEXT to"),
-        ({"listener.security.protocol.map": "PLAINTEXT:SSL"}, "protocol SSL of listener PLAINTEXT is not offered"),
+        (
+            {"listeners": "PLAINTEXT://127.0.0.1:1,INTERNAL://127.0.0.1:2"},
+            "INTERNAL has no protocol: add INTERNAL:SSL or another to",
+        ),
+        (
+            {"listener.security.protocol.map": "PLAINTEXT:TLS"},
+            "no protocol TLS for listener PLAINTEXT: it must be one of PLAINTEXT, SSL",
+        ),
         ({"advertised.listeners": "OTHER://10.0.0.7:1"}, "advertised.listeners: OTHER is not one of the listeners"),
         (TWO_LISTENERS | {"advertised.listeners": "PLAINTEXT://10.0.0.7:1"}, "has no address for listener INTERNAL"),
         ({"advertised.listeners": "PLAINTEXT://0.0.0.0:9092"}, "advertised.listeners=.* is every interface"),
@@ -121,6 +155,19 @@ def test_each_listener_is_advertised_under_its_own_name() -> None:
     told = {name: str(listener) for name, listener in config.advertised_at({}).items()}
     assert told == {"PLAINTEXT": "PLAINTEXT://broker.example:9092", "INTERNAL": "INTERNAL://10.0.0.7:9093"}
     assert config.inter_broker_listener == "INTERNAL"
+
+
+def test_a_listeners_own_settings_come_before_those_of_all() -> None:
+    listeners = {"listeners": "SSL://127.0.0.1:1,IN.SIDE://127.0.0.1:2", "listener.security.protocol.map": "IN.SIDE:SSL"}
+    own = {"listener.name.in.side.ssl.client.auth": "required", "listener.name.in.side.ssl.truststore.location": "ca.pem"}
+    config = build_config(TLS | listeners | own | {"ssl.key.password": "secret"})
+    at = {listener.name: config.at_listener(listener.name) for listener in config.listeners}
+    assert {name: settings.ssl_client_auth for name, settings in at.items()} == {"SSL": "none", "IN.SIDE": "required"}
+    assert {settings.ssl_keystore_location for settings in at.values()} == {"broker.pem"}
+    assert config.protocol_of("IN.SIDE").has_tls
+    shown = {setting.name: setting for setting in describe_broker(config, ())}
+    assert (shown["ssl.key.password"].value, shown["ssl.key.password"].source) == (None, ConfigSource.STATIC_BROKER)
+    assert "secret" not in repr([setting.synonyms for setting in shown.values()])
 
 
 def test_a_port_that_the_system_chose_is_advertised() -> None:

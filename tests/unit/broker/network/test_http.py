@@ -5,7 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from logbus_broker.network.http import EXCHANGES_MAX, HEAD_BYTES_MAX, HttpAnswer, HttpEndpoint, HttpExchange, respond, text
+from logbus_broker.network.http import (
+    EXCHANGES_MAX,
+    HEAD_BYTES_MAX,
+    NAMES_OF_LOOPBACK,
+    HttpAnswer,
+    HttpEndpoint,
+    HttpExchange,
+    respond,
+    text,
+)
 
 from tests.support.loop import ScriptedPoller
 from tests.support.manual_clock import ManualClock
@@ -47,6 +56,20 @@ def test_head_has_no_body() -> None:
 )  # fmt: skip
 def test_strange_requests_get_a_status(head: bytes, status: int) -> None:
     assert response(head + b"\r\n\r\n")[0] == status
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        (b"Host: localhost", 200), (b"host:127.0.0.1:9404", 200), (b"HOST: [::1]:9404", 200), (b"Accept: */*", 200),
+        (b"Host: rebound.example.net", 421), (b"Host: localhost.example.net:80", 421), (b"X: y\r\nHost: 10.0.0.1", 421),
+    ],
+)  # fmt: skip
+def test_a_port_on_loopback_answers_to_no_name_that_a_website_could_have(host: bytes, status: int) -> None:
+    head = b"GET /health HTTP/1.1\r\n" + host + b"\r\n\r\n"
+    (first, *_) = respond(head, ROUTES, NAMES_OF_LOOPBACK)
+    assert first.startswith(b"HTTP/1.1 %d " % status)
+    assert response(head)[0] == 200
 
 
 class Trickle:

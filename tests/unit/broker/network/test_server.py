@@ -364,7 +364,7 @@ def test_a_request_knows_the_listener_that_it_came_through() -> None:
 
     loop = Loop(answer)
     loop.send(metadata_frame(1), loop.connect("10.0.0.7"))
-    assert origins == [("10.0.0.7", "PLAINTEXT")]
+    assert origins == [("10.0.0.7", "PLAINTEXT", "User:ANONYMOUS")]
 
 
 @pytest.mark.parametrize(

@@ -38,7 +38,8 @@ def test_it_makes_the_pool_our_loads_wait_for_and_says_what_it_left_alone(monkey
 
     monkeypatch.setattr(airflow, "make_pool", made.append)
     monkeypatch.setattr(airflow, "make_connection", make_connection)
-    said = CliRunner().invoke(command, ["setup", "--warehouse", "postgresql://u:secret@h/d", "--slots", "2"])
+    warehouse = {"LOGBUS_WAREHOUSE_URL": "postgresql://u:secret@h/d"}
+    said = CliRunner(env=warehouse).invoke(command, ["setup", "--slots", "2"])
     assert said.exit_code == 0, said.output
     assert made == [2, ("kafka_default", False), ("warehouse_default", False), ("spark_default", False)]
     assert f"pool {LOAD_POOL}: 2 slots" in said.output

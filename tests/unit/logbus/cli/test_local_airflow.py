@@ -9,6 +9,7 @@ from typing import Any
 
 import httpx
 import pytest
+from cryptography.fernet import Fernet
 from logbus.cli import local_airflow
 from logbus.errors import NotInTime
 
@@ -19,7 +20,7 @@ def test_the_environment_is_ours_and_the_users_without_his_own_airflow(tmp_path:
         run_directory=tmp_path / "run",
         project=Path("/project"),
         port=8123,
-        database_url="postgresql+psycopg://postgres@/airflow?host=/sock",
+        database_url="postgresql+psycopg://airflow@/airflow?host=/sock",
         connections={"kafka_default": {"conn_type": "kafka", "extra": {"bootstrap.servers": "h:1"}}},
     )
     inherited = {"PATH": "/usr/bin", "AIRFLOW__CORE__EXECUTOR": "CeleryExecutor", "AIRFLOW_HOME": "/mine", "LANG": "C"}
@@ -29,13 +30,16 @@ def test_the_environment_is_ours_and_the_users_without_his_own_airflow(tmp_path:
     assert environment["LANG"] == "C"
     assert environment["AIRFLOW__CORE__DAG_DISCOVERY_SAFE_MODE"] == "False"  # a DAG file need not hold the word "airflow"
     assert environment["LOGBUS_AIRFLOW_HOSTS"] == "127.0.0.1,localhost,build.example.com"
+    Fernet(environment["AIRFLOW__CORE__FERNET_KEY"])
 
 
-def test_keys_are_made_once_and_are_for_the_owners_eyes(tmp_path: Path) -> None:
+def test_keys_are_made_once_are_for_the_owners_eyes_and_those_of_an_older_home_stay(tmp_path: Path) -> None:
     path = tmp_path / "home" / "keys.json"
-    made = local_airflow.instance_keys(path)
-    assert local_airflow.instance_keys(path) == made
-    assert len(made["jwt_secret"]) >= 64
+    path.parent.mkdir()
+    path.write_text('{"jwt_secret": "older"}')
+    made = local_airflow.kept_secrets(path, local_airflow.new_keys)
+    assert local_airflow.kept_secrets(path, local_airflow.new_keys) == made
+    assert (made["jwt_secret"], len(made["api_secret_key"]) >= 64) == ("older", True)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
@@ -51,6 +55,7 @@ def api(answers: Answers, requests: list[httpx.Request] | None = None) -> local_
         if requests is not None:
             requests.append(request)
         if request.url.path == "/auth/token":
+            assert json.loads(request.content) == {"username": "admin", "password": "sesame"}
             return httpx.Response(201, json={"access_token": "token"})
         found = answers[(request.method, request.url.path)]
         if callable(found):
@@ -59,7 +64,7 @@ def api(answers: Answers, requests: list[httpx.Request] | None = None) -> local_
             found = found.pop(0)
         return found if isinstance(found, httpx.Response) else httpx.Response(200, json=found)
 
-    return local_airflow.AirflowApi("http://airflow", transport=httpx.MockTransport(answer))
+    return local_airflow.AirflowApi("http://airflow", "sesame", transport=httpx.MockTransport(answer))
 
 
 def health(scheduler: str | None, dag_processor: str | None, triggerer: str | None) -> Answers:
@@ -84,7 +89,7 @@ def test_an_airflow_that_is_not_up_yet_neither_answers_nor_is_healthy() -> None:
     def refuse(request: httpx.Request) -> httpx.Response:
         raise httpx.ConnectError("refused")
 
-    starting = local_airflow.AirflowApi("http://airflow", transport=httpx.MockTransport(refuse))
+    starting = local_airflow.AirflowApi("http://airflow", "sesame", transport=httpx.MockTransport(refuse))
     assert not starting.answers()
     assert not starting.is_healthy(STARTED)
 

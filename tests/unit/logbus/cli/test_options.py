@@ -49,6 +49,21 @@ def test_what_nobody_may_read_does_not_belong_on_a_command_line(name: str) -> No
     assert "hunter2" not in result.output
 
 
+@pytest.mark.parametrize(
+    ("words", "way_out"),
+    [
+        (("lag", "--warehouse", "postgresql://ann:hunter2@h/d"), "pass the URL in LOGBUS_WAREHOUSE_URL, or leave it out"),
+        (("lag", "--warehouse", "postgresql://h/d?user=ann&password=hunter2"), "~/.pgpass or PGPASSWORD"),
+        (("audit-table", "t", "--topic", "t", "--database", "postgresql://ann:hunter2@h/d"), "others can read: leave it out and"),
+        (("load", "--pipeline", "p", "--remote", "sc://h:15002/;token=hunter2"), "pass the URL in SPARK_REMOTE"),
+    ],
+)
+def test_a_url_on_a_command_line_holds_no_password(words: Sequence[str], way_out: str) -> None:
+    result = CliRunner(env={"COLUMNS": "200"}).invoke(main, words)
+    assert (result.exit_code, way_out in " ".join(result.stderr.split())) == (2, True), result.stderr
+    assert "hunter2" not in result.output
+
+
 @pytest.mark.parametrize("content", ["[]", "no json"])
 def test_a_file_of_settings_that_is_none_is_said(tmp_path: Path, content: str) -> None:
     (tmp_path / "client.json").write_text(content)

@@ -168,6 +168,7 @@ WITHOUT_JSON = {
     "dead-letter export": "prints records: --format says how, and JSON is the default",
     "demo": "its figures go to --report FILE as JSON",
     "exporter": "serves until it is ended, and prints nothing",
+    "roles": "prints statements for psql",
 }
 
 

@@ -5,7 +5,7 @@ import json
 import pytest
 from airflow.sdk import DAG
 from logbus.errors import UserError
-from logbus.hooks import broker as broker_module
+from logbus.hooks import warehouse as warehouse_module
 from logbus.hooks.broker import BrokerHook
 from logbus.operators.audit_table import AuditTableOperator
 from logbus.operators.freeze_window import FreezeWindowOperator
@@ -43,12 +43,31 @@ def test_a_function_for_tokens_has_to_be_in_the_kafka_providers_list_and_stays_a
     assert BrokerHook().client_config() == {"bootstrap.servers": "h:1", "oauth_cb": "some.module.function"}
 
 
-def test_secrets_are_masked_as_they_are_and_as_json_writes_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    connection(monkeypatch, {"bootstrap.servers": "h:1", "sasl.password": 'pa"ss'})
+@pytest.mark.parametrize(
+    ("name", "is_secret"),
+    [
+        *((name, True) for name in ("sasl.password", "ssl.key.password", "ssl.keystore.password", "ssl.key.pem")),
+        *((f"sasl.oauthbearer.{name}", True) for name in ("config", "extensions", "client.secret")),
+        *((f"sasl.oauthbearer.assertion.private.key.{name}", True) for name in ("passphrase", "pem")),
+        *((name, False) for name in ("sasl.username", "ssl.ca.pem", "sasl.oauthbearer.token.endpoint.url", "ssl.key.location")),
+    ],
+)
+def test_secrets_are_masked_by_value_in_every_spelling(name: str, is_secret: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    connection(monkeypatch, {"bootstrap.servers": "h:1", name: 'p+"a s/s'})
     masked: list[object] = []
-    monkeypatch.setattr(broker_module, "mask_secret", masked.append)
+    monkeypatch.setattr(warehouse_module, "mask_secret", masked.append)
     BrokerHook().client_config()
-    assert masked == ['pa"ss', 'pa\\"ss']
+    spelled = ['p+"a s/s', 'p+\\"a s/s', "p%2B%22a%20s%2Fs", "p+%22a%20s%2Fs", "p+%22a s%2Fs", "p%2B%22a+s%2Fs"]
+    assert masked == (spelled if is_secret else [])
+
+
+def test_the_connections_own_fields_are_what_its_extra_leaves_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    fields = {"conn_type": "kafka", "host": "h", "port": 9093, "login": "ann", "password": "sesame"}
+    monkeypatch.setenv("AIRFLOW_CONN_KAFKA_DEFAULT", json.dumps({**fields, "extra": {"security.protocol": "SASL_SSL"}}))
+    login = {"sasl.username": "ann", "sasl.password": "sesame"}
+    assert BrokerHook().client_config() == {"bootstrap.servers": "h:9093", **login, "security.protocol": "SASL_SSL"}
+    monkeypatch.setenv("AIRFLOW_CONN_KAFKA_DEFAULT", json.dumps({**fields, "extra": {"bootstrap.servers": "other:1"}}))
+    assert BrokerHook().client_config() == {"bootstrap.servers": "other:1", **login}
 
 
 def test_the_kafka_providers_name_of_the_connection_is_taken_as_well() -> None:

@@ -45,7 +45,7 @@ def test_the_password_is_masked_as_it_is_and_as_a_url_writes_it(monkeypatch: pyt
     masked: list[str] = []
     monkeypatch.setattr(warehouse_module, "mask_secret", masked.append)
     _ = WarehouseHook().url
-    assert {"p@ss word", "p%40ss%20word", "p%40ss+word"} == set(masked)
+    assert {"p@ss word", "p%40ss%20word", "p%40ss+word", "p%40ss word"} == set(masked)
 
 
 def test_the_connection_test_says_what_is_wrong_without_the_password(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,193 @@
+"""What each API needs: a table from API key to the operations that it takes, and how a handler asks for them.
+
+A handler has a `Caller`, who sent the request. What may not be is refused where it is named, in the row of a topic, a partition
+or a group, with the code of its resource (`check`); where everything is asked for, it is left out (`allows`). A name is checked
+before it is looked up, so nobody learns whether it exists. Without an authorizer (authorizer.class.name) all is allowed, at the
+cost of one comparison.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from logbus_broker import errors
+from logbus_broker.protocol.api import ApiKey
+from logbus_broker.protocol.framing import Origin
+from logbus_broker.security.state import CLUSTER_NAME, AclOperation, AclResourceType
+
+if TYPE_CHECKING:
+    from logbus_broker.api.authorizer import Authorizer  # a broker without one does not import it
+
+CLUSTER, GROUP, TOPIC = AclResourceType.CLUSTER, AclResourceType.GROUP, AclResourceType.TOPIC
+
+Needs = Mapping[AclResourceType, AclOperation]
+NOTHING: Needs = MappingProxyType({})  # for everybody
+
+# By API, the operation on each type of resource that it concerns. Two types are both needed, except where a comment says so.
+NEEDS: dict[int, Needs] = {
+    ApiKey.PRODUCE: {TOPIC: AclOperation.WRITE},
+    ApiKey.FETCH: {TOPIC: AclOperation.READ, CLUSTER: AclOperation.CLUSTER_ACTION},  # the cluster's for other brokers only
+    ApiKey.LIST_OFFSETS: {TOPIC: AclOperation.DESCRIBE},
+    ApiKey.METADATA: {TOPIC: AclOperation.DESCRIBE},  # to create topics, also what CreateTopics needs
+    ApiKey.OFFSET_COMMIT: {GROUP: AclOperation.READ, TOPIC: AclOperation.READ},
+    ApiKey.OFFSET_FETCH: {GROUP: AclOperation.DESCRIBE, TOPIC: AclOperation.DESCRIBE},
+    ApiKey.FIND_COORDINATOR: {GROUP: AclOperation.DESCRIBE},
+    ApiKey.JOIN_GROUP: {GROUP: AclOperation.READ},
+    ApiKey.HEARTBEAT: {GROUP: AclOperation.READ},
+    ApiKey.LEAVE_GROUP: {GROUP: AclOperation.READ},
+    ApiKey.SYNC_GROUP: {GROUP: AclOperation.READ},
+    ApiKey.DESCRIBE_GROUPS: {GROUP: AclOperation.DESCRIBE},
+    ApiKey.LIST_GROUPS: {CLUSTER: AclOperation.DESCRIBE, GROUP: AclOperation.DESCRIBE},  # one of them
+    ApiKey.SASL_HANDSHAKE: NOTHING,
+    ApiKey.API_VERSIONS: NOTHING,
+    ApiKey.CREATE_TOPICS: {CLUSTER: AclOperation.CREATE, TOPIC: AclOperation.CREATE},  # one of them
+    ApiKey.DELETE_TOPICS: {TOPIC: AclOperation.DELETE},
+    ApiKey.DELETE_RECORDS: {TOPIC: AclOperation.DELETE},
+    ApiKey.INIT_PRODUCER_ID: {CLUSTER: AclOperation.IDEMPOTENT_WRITE, TOPIC: AclOperation.WRITE},  # one of them, on any topic
+    ApiKey.OFFSET_FOR_LEADER_EPOCH: {TOPIC: AclOperation.DESCRIBE},
+    ApiKey.DESCRIBE_ACLS: {CLUSTER: AclOperation.DESCRIBE},
+    ApiKey.CREATE_ACLS: {CLUSTER: AclOperation.ALTER},
+    ApiKey.DELETE_ACLS: {CLUSTER: AclOperation.ALTER},
+    # By the type of what has settings.
+    ApiKey.DESCRIBE_CONFIGS: dict.fromkeys((TOPIC, CLUSTER, GROUP), AclOperation.DESCRIBE_CONFIGS),
+    ApiKey.ALTER_CONFIGS: dict.fromkeys((TOPIC, CLUSTER, GROUP), AclOperation.ALTER_CONFIGS),
+    ApiKey.INCREMENTAL_ALTER_CONFIGS: dict.fromkeys((TOPIC, CLUSTER, GROUP), AclOperation.ALTER_CONFIGS),
+    ApiKey.DESCRIBE_LOG_DIRS: {CLUSTER: AclOperation.DESCRIBE},
+    ApiKey.SASL_AUTHENTICATE: NOTHING,
+    ApiKey.CREATE_PARTITIONS: {TOPIC: AclOperation.ALTER},
+    ApiKey.DELETE_GROUPS: {GROUP: AclOperation.DELETE},
+    ApiKey.ELECT_LEADERS: {CLUSTER: AclOperation.ALTER},
+    ApiKey.ALTER_PARTITION_REASSIGNMENTS: {CLUSTER: AclOperation.ALTER},
+    ApiKey.LIST_PARTITION_REASSIGNMENTS: {CLUSTER: AclOperation.DESCRIBE},
+    ApiKey.OFFSET_DELETE: {GROUP: AclOperation.DELETE, TOPIC: AclOperation.READ},
+    ApiKey.DESCRIBE_CLIENT_QUOTAS: {CLUSTER: AclOperation.DESCRIBE_CONFIGS},
+    ApiKey.ALTER_CLIENT_QUOTAS: {CLUSTER: AclOperation.ALTER_CONFIGS},
+    ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS: {CLUSTER: AclOperation.DESCRIBE},
+    ApiKey.ALTER_USER_SCRAM_CREDENTIALS: {CLUSTER: AclOperation.ALTER},
+    ApiKey.DESCRIBE_CLUSTER: NOTHING,
+    ApiKey.LIST_CONFIG_RESOURCES: {CLUSTER: AclOperation.DESCRIBE_CONFIGS},
+    ApiKey.DESCRIBE_TOPIC_PARTITIONS: {TOPIC: AclOperation.DESCRIBE},
+}
+
+# Whoever may do this may do everything, so an ACL has to allow it, also where allow.everyone.if.no.acl.found is set, like what
+# brokers do (CLUSTER_ACTION), who read all topics. In Kafka, anybody may do either there until the cluster has an ACL.
+NEED_AN_ACL = frozenset(
+    {
+        ApiKey.DESCRIBE_ACLS,
+        ApiKey.CREATE_ACLS,
+        ApiKey.DELETE_ACLS,
+        ApiKey.DESCRIBE_CLIENT_QUOTAS,
+        ApiKey.ALTER_CLIENT_QUOTAS,
+        ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS,
+        ApiKey.ALTER_USER_SCRAM_CREDENTIALS,
+    }
+)
+
+_LOGGED_PER_REQUEST_MAX = 10  # refusals; a request may name thousands, and a line costs as much as the rest of them
+
+# What the audit log keeps also when it is allowed.
+ADMINISTRATIVE = frozenset({AclOperation.CREATE, AclOperation.DELETE, AclOperation.ALTER, AclOperation.ALTER_CONFIGS})
+
+ERRORS: Mapping[AclResourceType, type[errors.RequestError]] = {
+    CLUSTER: errors.ClusterAuthorizationFailed,
+    GROUP: errors.GroupAuthorizationFailed,
+    TOPIC: errors.TopicAuthorizationFailed,
+}
+
+NOT_SAID = -(1 << 31)  # the default of Kafka's fields for allowed operations
+
+# What there is to be allowed on a resource: Metadata, DescribeCluster and DescribeGroups tell who asks for it.
+_OPERATIONS: Mapping[AclResourceType, tuple[AclOperation, ...]] = {
+    TOPIC: (
+        AclOperation.READ,
+        AclOperation.WRITE,
+        AclOperation.CREATE,
+        AclOperation.DELETE,
+        AclOperation.ALTER,
+        AclOperation.DESCRIBE,
+        AclOperation.DESCRIBE_CONFIGS,
+        AclOperation.ALTER_CONFIGS,
+    ),
+    GROUP: (
+        AclOperation.READ,
+        AclOperation.DELETE,
+        AclOperation.DESCRIBE,
+        AclOperation.DESCRIBE_CONFIGS,
+        AclOperation.ALTER_CONFIGS,
+    ),
+    CLUSTER: (
+        AclOperation.CREATE,
+        AclOperation.ALTER,
+        AclOperation.DESCRIBE,
+        AclOperation.CLUSTER_ACTION,
+        AclOperation.DESCRIBE_CONFIGS,
+        AclOperation.ALTER_CONFIGS,
+        AclOperation.IDEMPOTENT_WRITE,
+    ),
+}
+
+
+class Caller:
+    """The sender of one request, and what that API may do for him."""
+
+    __slots__ = ("_authorizer", "_refusals", "api_key", "client_id", "origin")
+
+    def __init__(self, api_key: int, origin: Origin, authorizer: Authorizer | None, client_id: str | None = None) -> None:
+        self.api_key = api_key
+        self.origin = origin
+        self.client_id = client_id
+        self._authorizer = authorizer
+        self._refusals = 0
+
+    def allows(self, resource_type: AclResourceType, name: str = CLUSTER_NAME) -> bool:
+        """Whether the API may do it. A refusal is not logged: it is hidden, or something else may allow it."""
+        return self._authorizer is None or self._authorizer.right(self.api_key, resource_type).allows(self.origin, name)
+
+    def check(self, resource_type: AclResourceType, name: str = CLUSTER_NAME, what: str = "") -> None:
+        """Raises the AuthorizationError of that type of resource; logs a refusal. `what` is done to the cluster, for the audit
+        log."""
+        authorizer, origin = self._authorizer, self.origin
+        if authorizer is None:
+            return
+        right = authorizer.right(self.api_key, resource_type)
+        is_allowed = right.allows(origin, name)
+        if not is_allowed:
+            self._refusals += 1
+        if right.is_audited if is_allowed else self._refusals <= _LOGGED_PER_REQUEST_MAX:
+            authorizer.note(self.api_key, right, name, origin, what)
+        if not is_allowed:
+            raise ERRORS[resource_type](f"{origin.principal} may not {right.operation.name} {resource_type.name} {name}")
+
+    def check_create(self, topic: str) -> None:
+        """Raises TopicAuthorizationFailed if the sender may create neither this topic nor any other."""
+        if self.allows(CLUSTER):
+            self.check(CLUSTER, what=f"create topic {topic}")
+        else:
+            self.check(TOPIC, topic)
+
+    def allows_on_any(self, resource_type: AclResourceType) -> bool:
+        """Whether there may be a resource of this type that the API may do it to."""
+        return self._authorizer is None or self._authorizer.right(self.api_key, resource_type).allows_on_any(self.origin)
+
+    def operations(self, resource_type: AclResourceType, name: str = CLUSTER_NAME) -> int:
+        """All that may be done to the resource, by whichever API, as bits by Kafka's numbers; NOT_SAID where nobody is asked
+        for rights."""
+        authorizer, origin = self._authorizer, self.origin
+        if authorizer is None:
+            return NOT_SAID
+        return sum(
+            1 << operation
+            for operation in _OPERATIONS[resource_type]
+            if authorizer.index.decide(origin.principal, origin.host, operation, resource_type, name).is_allowed
+        )
+
+    def cluster_operations(self) -> int:
+        """The same for the cluster; none for who may not describe it."""
+        bits = self.operations(CLUSTER)
+        return bits if bits == NOT_SAID or bits & 1 << AclOperation.DESCRIBE else 0
+
+    def as_api(self, api_key: int) -> Caller:
+        """The same sender, if the request also does what another API is for."""
+        return Caller(api_key, self.origin, self._authorizer, self.client_id)

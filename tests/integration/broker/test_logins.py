@@ -1,0 +1,188 @@
+"""Clients that log in, unmodified: what they may do with the right password, and what they say with a wrong one."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+from collections.abc import Callable, Iterator
+
+import pytest
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka.admin import (
+    AdminClient,
+    ScramCredentialInfo,
+    ScramMechanism,
+    UserScramCredentialDeletion,
+    UserScramCredentialUpsertion,
+)
+from kafka import KafkaConsumer, KafkaProducer
+from kafka import TopicPartition as PyTopicPartition
+from logbus.waiting import PATIENCE_SECONDS, wait_until
+
+from tests.support import logins
+from tests.support.programs import program_or_skip
+from tests.support.scraping import metrics_settings, scrape
+from tests.support.secured_logbus import ENDING, SecuredLogbus
+
+VALUES = [b"%d" % number for number in range(20)]
+Roundtrip = Callable[[dict[str, str], str], list[bytes]]
+
+
+@pytest.fixture(scope="module")
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredLogbus]:
+    directory = tmp_path_factory.mktemp("secured")
+    with SecuredLogbus(directory, settings=metrics_settings()) as running:
+        yield running
+    contents = b"".join(path.read_bytes() for path in (directory / "data").rglob("*") if path.is_file())
+    log = running.log_path.read_bytes()
+    assert logins.PASSWORD.encode() not in contents + log
+
+
+# -- each client writes and reads, with librdkafka's names for its settings ------------------------------------------------------
+
+
+def confluent(settings: dict[str, str], topic: str) -> list[bytes]:
+    errors: list[KafkaError] = []
+    producer = Producer({**settings, "error_cb": errors.append})
+    for value in VALUES:
+        producer.produce(topic, value, partition=0)
+    wait_until(lambda: producer.flush(0.1) == 0 or bool(errors), what="the records to be written, or an error")
+    if len(producer):
+        producer.purge()
+        raise KafkaException(errors[0])
+    consumer = Consumer({**settings, "group.id": topic, "auto.offset.reset": "earliest"})
+    consumer.assign([TopicPartition(topic, 0, 0)])
+    found = [message.value() for message in consumer.consume(len(VALUES), PATIENCE_SECONDS)]
+    consumer.close()
+    return found
+
+
+def of_python(settings: dict[str, str]) -> dict[str, object]:
+    return {
+        "bootstrap_servers": settings["bootstrap.servers"],
+        "security_protocol": settings["security.protocol"],
+        "sasl_mechanism": settings["sasl.mechanism"],
+        "sasl_plain_username": settings["sasl.username"],
+        "sasl_plain_password": settings["sasl.password"],
+    }
+
+
+def kafka_python(settings: dict[str, str], topic: str) -> list[bytes]:
+    producer = KafkaProducer(**of_python(settings), bootstrap_timeout_ms=3_000)
+    for value in VALUES:
+        producer.send(topic, value, partition=0)
+    producer.flush(PATIENCE_SECONDS)
+    producer.close()
+    consumer = KafkaConsumer(**of_python(settings), consumer_timeout_ms=PATIENCE_SECONDS * 1000)
+    consumer.assign([PyTopicPartition(topic, 0)])
+    consumer.seek_to_beginning()
+    found = [next(consumer).value for _ in VALUES]
+    consumer.close()
+    return found
+
+
+def aiokafka(settings: dict[str, str], topic: str) -> list[bytes]:
+    async def roundtrip() -> list[bytes]:
+        async with AIOKafkaProducer(**of_python(settings)) as producer:
+            for value in VALUES:
+                await producer.send_and_wait(topic, value, partition=0)
+        async with AIOKafkaConsumer(topic, auto_offset_reset="earliest", **of_python(settings)) as consumer:
+            return [(await consumer.getone()).value for _ in VALUES]
+
+    return asyncio.run(asyncio.wait_for(roundtrip(), PATIENCE_SECONDS))
+
+
+def kcat(settings: dict[str, str], topic: str) -> list[bytes]:
+    """Debian 12's, whose SCRAM Apache Kafka 4.1 refuses."""
+    options = [part for name, value in settings.items() for part in ("-X", f"{name}={value}")]
+
+    def run(*arguments: str, stdin: bytes = b"") -> bytes:
+        command = [program_or_skip("kcat"), *options, *arguments]
+        done = subprocess.run(command, input=stdin, capture_output=True, timeout=PATIENCE_SECONDS, check=False)
+        if done.returncode:
+            raise RuntimeError(done.stderr.decode())
+        return done.stdout
+
+    run("-P", "-t", topic, "-p", "0", stdin=b"\n".join(VALUES))
+    return run("-C", "-t", topic, "-p", "0", "-o", "beginning", "-e", "-q").splitlines()
+
+
+@pytest.mark.parametrize("mechanism", logins.MECHANISMS)
+@pytest.mark.parametrize("client", [confluent, kafka_python, aiokafka, kcat])
+def test_a_client_that_logs_in_writes_and_reads(broker: SecuredLogbus, client: Roundtrip, mechanism: str) -> None:
+    topic = f"of-{client.__name__}-{mechanism}"
+    assert client(broker.client_settings(logins.USER, mechanism), topic) == VALUES
+
+
+@pytest.mark.parametrize(
+    ("client", "says"),
+    [
+        (confluent, "SASL authentication error: Authentication failed .*(credentials|password)"),
+        (kcat, "SASL authentication error: Authentication failed .*credentials"),
+        (kafka_python, "(?i)bootstrap|metadata|authentication"),
+        (aiokafka, "(?i)bootstrap|authentication"),
+    ],
+)
+def test_a_wrong_password_is_an_error_in_each_client_and_a_line_in_the_log(
+    broker: SecuredLogbus, client: Roundtrip, says: str
+) -> None:
+    with pytest.raises(Exception, match=says):
+        client(broker.client_settings(logins.USER, "SCRAM-SHA-256", "wrong"), "never")
+    lines = [line for line in broker.log_path.read_text().splitlines() if "a login was refused: the password is wrong" in line]
+    assert lines
+    assert all(f"user={logins.USER} mechanism=SCRAM-SHA-256" in line for line in lines if "left out" not in line)
+
+
+def test_users_are_added_changed_and_removed_by_clients(broker: SecuredLogbus) -> None:
+    admin = AdminClient(broker.client_settings("admin", "SCRAM-SHA-512"))
+
+    def change(row: UserScramCredentialUpsertion | UserScramCredentialDeletion) -> None:
+        for future in admin.alter_user_scram_credentials([row]).values():
+            future.result(PATIENCE_SECONDS)
+
+    def log_in(password: str) -> logins.Spoken:
+        peer = logins.Spoken(broker.bootstrap)
+        answers.append(logins.code(logins.log_in(peer, "SCRAM-SHA-256", "new", password)))
+        return peer
+
+    answers: list[int] = []
+    info = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_256, 8_192)
+    log_in("first")
+    change(UserScramCredentialUpsertion("new", info, b"first"))
+    (described,) = admin.describe_user_scram_credentials(["new"]).values()
+    found = described.result(PATIENCE_SECONDS).scram_credential_infos
+    assert [(row.mechanism, row.iterations) for row in found] == [(ScramMechanism.SCRAM_SHA_256, 8_192)]
+    open_connection = log_in("first")
+    change(UserScramCredentialUpsertion("new", info, b"second"))
+    log_in("first")
+    log_in("second")
+    change(UserScramCredentialDeletion("new", ScramMechanism.SCRAM_SHA_256))
+    log_in("second")
+    assert answers == [58, 0, 58, 0, 58]
+    assert not open_connection.is_closed(), "what is open goes on"
+
+
+def test_a_client_logs_in_again_before_its_session_ends(broker: SecuredLogbus) -> None:
+    peer = logins.Spoken(broker.address(ENDING))
+    assert logins.log_in(peer).session_lifetime_ms == 4_000
+    settings = broker.client_settings(logins.USER, "SCRAM-SHA-256") | {"bootstrap.servers": broker.address(ENDING)}
+    producer = Producer(settings)
+    wait_until(peer.is_closed, what="the session of a client that does not log in again to end")
+    producer.produce("still-there", b"x")
+    assert producer.flush(PATIENCE_SECONDS) == 0
+    assert scrape(broker)['logbus_connections_closed_total{reason="session_expired"}'] == 1
+
+
+def test_a_crowd_with_wrong_passwords_does_not_keep_others_out(broker: SecuredLogbus) -> None:
+    served = logins.Spoken(broker.bootstrap)
+    logins.log_in(served, "SCRAM-SHA-512")
+    crowd = [logins.Spoken(broker.bootstrap) for _ in range(50)]
+    for peer in crowd:
+        logins.handshake(peer)
+    for peer in crowd:
+        body = b"\0" + logins.USER.encode() + b"\0wrong"
+        peer.client.send_request(36, 0, len(body).to_bytes(4, "big") + body, flexible=False)
+    assert not served.is_closed()
+    assert logins.code(logins.log_in(logins.Spoken(broker.bootstrap), "PLAIN")) == 0, "also while they are checked"
+    assert all(peer.client.receive_frame()[4:6] == b"\0\x3a" for peer in crowd)

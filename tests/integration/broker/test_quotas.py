@@ -1,0 +1,72 @@
+"""Quotas as librdkafka meets them: it says that it is held up, everything arrives, and the members of a group stay."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from confluent_kafka import Consumer, Producer, TopicPartition
+from logbus.waiting import PATIENCE_SECONDS, wait_until
+from logbus_broker.protocol.api import ApiKey
+from logbus_broker.protocol.codec import request_class, response_class
+
+from tests.support.broker import AnyBroker
+from tests.support.raw_client import RawClient
+from tests.support.topics import create_topic
+
+RECORDS, VALUE = 45, b"x" * 10_000
+
+
+def limit(broker: AnyBroker, client_id: str, **limits: float) -> None:
+    entry = request_class(ApiKey.ALTER_CLIENT_QUOTAS).EntryData
+    kind = request_class(ApiKey.ALTER_CLIENT_QUOTAS)
+    row = entry(
+        entity=[entry.EntityData(entity_type="client-id", entity_name=client_id)],
+        ops=[entry.OpData(key=key, value=value) for key, value in limits.items()],
+    )
+    body = kind(entries=[row], validate_only=False).encode(version=1)
+    with RawClient(broker.bootstrap) as client:
+        answer = response_class(ApiKey.ALTER_CLIENT_QUOTAS).decode(
+            client.request(ApiKey.ALTER_CLIENT_QUOTAS, 1, body, flexible=True), version=1
+        )
+    assert answer.entries[0].error_code == 0
+
+
+def test_a_client_over_its_quota_is_held_up_and_loses_nothing(broker: AnyBroker) -> None:
+    topic = "held-up"
+    create_topic(broker.bootstrap, topic)
+    limit(broker, "slow", producer_byte_rate=40_000.0, consumer_byte_rate=40_000.0)
+    throttled: list[Any] = []
+    lost: list[list[TopicPartition]] = []
+    producer = Producer({"bootstrap.servers": broker.bootstrap, "client.id": "slow", "throttle_cb": throttled.append})
+
+    def produce() -> bool:
+        for _ in range(RECORDS):
+            producer.produce(topic, VALUE)
+        assert producer.flush(PATIENCE_SECONDS) == 0
+        return bool(throttled)
+
+    wait_until(produce, what="a throttled producer")
+    assert throttled[0].throttle_time > 0
+    consumer = Consumer(
+        {
+            "bootstrap.servers": broker.bootstrap,
+            "client.id": "slow",
+            "group.id": f"{topic}-readers",
+            "auto.offset.reset": "earliest",
+            "session.timeout.ms": 6_000,
+            "throttle_cb": throttled.append,
+        }
+    )
+    throttled.clear()
+    consumer.subscribe([topic], on_lost=lambda _, partitions: lost.append(partitions))
+    read: list[bytes] = []
+
+    def all_read() -> bool:
+        message = consumer.poll(0.5)
+        if message is not None and message.error() is None:
+            read.append(message.value())
+        return len(read) >= RECORDS and bool(throttled)
+
+    wait_until(all_read, what="a throttled consumer")
+    consumer.close()
+    assert not lost

@@ -1,0 +1,58 @@
+"""Our broker as a process that requires logins, for clients and raw frames.
+
+broker.settings("SASL_PLAINTEXT", "reader", "SCRAM-SHA-512")      what a client needs that connects there as that user
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from logbus.cli.processes import ReservedPorts
+
+from benchmarks.peers.logbus import LogbusBroker
+from tests.support.logins import OTHER_PASSWORD, OTHER_USER, PASSWORD, USER
+
+PASSWORDS = {"admin": "admin-password", USER: PASSWORD, OTHER_USER: OTHER_PASSWORD}
+OPEN, ENDING = "PLAINTEXT", "ENDING"  # listeners without a login, and with logins that have an end
+
+
+class SecuredLogbus(LogbusBroker):
+    """Its port is that of the listener SASL_PLAINTEXT; passwords go over loopback only."""
+
+    def __init__(self, directory: Path, *, settings: Mapping[str, str] | None = None) -> None:
+        super().__init__(directory, settings=settings)
+        self._more = ReservedPorts(2)
+        self._ports = dict(zip((OPEN, ENDING), self._more.numbers, strict=True)) | {"SASL_PLAINTEXT": self.port}
+        directory.mkdir(parents=True, exist_ok=True)
+        users = directory / "users"
+        users.touch(0o600)
+        users.write_text("".join(f"{user}={password}\n" for user, password in PASSWORDS.items()))
+        self.settings = {
+            "listeners": ",".join(f"{name}://{self.address(name)}" for name in self._ports),
+            "listener.security.protocol.map": f"{OPEN}:PLAINTEXT,{ENDING}:SASL_PLAINTEXT,SASL_PLAINTEXT:SASL_PLAINTEXT",
+            "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512",
+            "logbus.allow.cleartext.passwords": "true",
+            f"listener.name.{ENDING.lower()}.connections.max.reauth.ms": "4000",
+            "connection.failed.authentication.delay.ms": "0",
+            "logbus.users.file": str(users),
+            "group.initial.rebalance.delay.ms": "0",
+            **self.settings,
+        }
+
+    def release(self) -> None:
+        super().release()
+        self._more.release()
+
+    def address(self, listener: str) -> str:
+        return f"127.0.0.1:{self._ports[listener]}"
+
+    def client_settings(self, user: str, mechanism: str, password: str | None = None) -> dict[str, str]:
+        """Of librdkafka."""
+        return {
+            "bootstrap.servers": self.bootstrap,
+            "security.protocol": "SASL_PLAINTEXT",
+            "sasl.mechanism": mechanism,
+            "sasl.username": user,
+            "sasl.password": PASSWORDS[user] if password is None else password,
+        }
