@@ -31,7 +31,7 @@ from logbus_broker.config.parsers import AUTHORIZERS
 from tests.support import logins
 from tests.support.programs import program_or_skip
 from tests.support.scraping import metrics_settings, scrape
-from tests.support.secured_logbus import ENDING, SecuredLogbus
+from tests.support.secured_logbus import ENDING, SecuredLogbus, of_python
 
 VALUES = [b"%d" % number for number in range(20)]
 Roundtrip = Callable[[dict[str, str], str], list[bytes]]
@@ -65,16 +65,6 @@ def confluent(settings: dict[str, str], topic: str) -> list[bytes]:
     found = [message.value() for message in consumer.consume(len(VALUES), PATIENCE_SECONDS)]
     consumer.close()
     return found
-
-
-def of_python(settings: dict[str, str]) -> dict[str, object]:
-    return {
-        "bootstrap_servers": settings["bootstrap.servers"],
-        "security_protocol": settings["security.protocol"],
-        "sasl_mechanism": settings["sasl.mechanism"],
-        "sasl_plain_username": settings["sasl.username"],
-        "sasl_plain_password": settings["sasl.password"],
-    }
 
 
 def kafka_python(settings: dict[str, str], topic: str) -> list[bytes]:
