@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import subprocess
+import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
+import jwt
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
@@ -23,6 +27,8 @@ from confluent_kafka.admin import (
     UserScramCredentialDeletion,
     UserScramCredentialUpsertion,
 )
+from cryptography.hazmat.primitives.asymmetric import ec
+from jwt.algorithms import ECAlgorithm
 from kafka import KafkaConsumer, KafkaProducer
 from kafka import TopicPartition as PyTopicPartition
 from logbus.waiting import PATIENCE_SECONDS, wait_until
@@ -33,6 +39,7 @@ from tests.support.programs import program_or_skip
 from tests.support.scraping import metrics_settings, scrape
 from tests.support.secured_logbus import ENDING, SecuredLogbus, of_python
 
+ISSUER = ec.generate_private_key(ec.SECP256R1())
 VALUES = [b"%d" % number for number in range(20)]
 Roundtrip = Callable[[dict[str, str], str], list[bytes]]
 
@@ -41,7 +48,15 @@ Roundtrip = Callable[[dict[str, str], str], list[bytes]]
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredLogbus]:
     directory = tmp_path_factory.mktemp("secured")
     rights = {"authorizer.class.name": AUTHORIZERS[0], "super.users": f"User:admin;User:{logins.USER}"}
-    with SecuredLogbus(directory, settings=metrics_settings() | rights) as running:
+    key = json.loads(ECAlgorithm.to_jwk(ISSUER.public_key())) | {"kid": "of-the-issuer"}
+    (directory / "keys.json").write_text(json.dumps({"keys": [key]}))
+    tokens = {
+        "sasl.enabled.mechanisms": ",".join((*logins.MECHANISMS, "OAUTHBEARER")),
+        "sasl.oauthbearer.jwks.endpoint.url": (directory / "keys.json").as_uri(),
+        "sasl.oauthbearer.expected.issuer": "https://issuer",
+        "sasl.oauthbearer.expected.audience": "logbus",
+    }
+    with SecuredLogbus(directory, settings=metrics_settings() | rights | tokens) as running:
         yield running
     contents = b"".join(path.read_bytes() for path in (directory / "data").rglob("*") if path.is_file())
     log = running.log_path.read_bytes()
@@ -51,7 +66,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredLogbus]:
 # -- each client writes and reads, with librdkafka's names for its settings ------------------------------------------------------
 
 
-def confluent(settings: dict[str, str], topic: str) -> list[bytes]:
+def confluent(settings: dict[str, Any], topic: str) -> list[bytes]:
     errors: list[KafkaError] = []
     producer = Producer({**settings, "error_cb": errors.append})
     for value in VALUES:
@@ -112,6 +127,21 @@ def kcat(settings: dict[str, str], topic: str) -> list[bytes]:
 def test_a_client_that_logs_in_writes_and_reads(broker: SecuredLogbus, client: Roundtrip, mechanism: str) -> None:
     topic = f"of-{client.__name__}-{mechanism}"
     assert client(broker.client_settings(logins.USER, mechanism), topic) == VALUES
+
+
+def test_a_client_logs_in_by_a_token_of_the_issuer(broker: SecuredLogbus) -> None:
+    def token(config: str) -> tuple[str, float]:
+        """`config` is the audience."""
+        end = time.time() + 60
+        claims = {"sub": logins.USER, "iss": "https://issuer", "aud": config, "exp": int(end)}
+        return jwt.encode(claims, ISSUER, "ES256", headers={"kid": "of-the-issuer"}), end
+
+    settings = {"bootstrap.servers": broker.bootstrap, "security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "OAUTHBEARER"}
+    settings |= {"oauth_cb": token, "sasl.oauthbearer.config": "logbus"}
+    assert confluent(settings, "of-tokens") == VALUES
+    with pytest.raises(KafkaException, match="the token is not accepted"):
+        confluent(settings | {"sasl.oauthbearer.config": "others"}, "of-tokens")
+    assert "the token is not valid: Audience doesn't match" in broker.log_path.read_text()
 
 
 @pytest.mark.parametrize(
