@@ -5,7 +5,7 @@ broker.settings("SASL_PLAINTEXT", "reader", "SCRAM-SHA-512")      what a client 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from logbus.cli.processes import ReservedPorts
@@ -20,10 +20,16 @@ OPEN, ENDING = "PLAINTEXT", "ENDING"  # listeners without a login, and with logi
 class SecuredLogbus(LogbusBroker):
     """Its port is that of the listener SASL_PLAINTEXT; passwords go over loopback only."""
 
-    def __init__(self, directory: Path, *, settings: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        settings: Mapping[str, str] | None = None,
+        listeners: Sequence[str] = (OPEN, ENDING, "SASL_PLAINTEXT"),
+    ) -> None:
         super().__init__(directory, settings=settings)
-        self._more = ReservedPorts(2)
-        self._ports = dict(zip((OPEN, ENDING), self._more.numbers, strict=True)) | {"SASL_PLAINTEXT": self.port}
+        self._more = ReservedPorts(len(listeners))
+        self._ports = dict(zip(listeners, self._more.numbers, strict=True)) | {"SASL_PLAINTEXT": self.port}
         directory.mkdir(parents=True, exist_ok=True)
         users = directory / "users"
         users.touch(0o600)
@@ -33,10 +39,10 @@ class SecuredLogbus(LogbusBroker):
             "listener.security.protocol.map": f"{OPEN}:PLAINTEXT,{ENDING}:SASL_PLAINTEXT,SASL_PLAINTEXT:SASL_PLAINTEXT",
             "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512",
             "logbus.allow.cleartext.passwords": "true",
-            f"listener.name.{ENDING.lower()}.connections.max.reauth.ms": "4000",
             "connection.failed.authentication.delay.ms": "0",
             "logbus.users.file": str(users),
             "group.initial.rebalance.delay.ms": "0",
+            **({f"listener.name.{ENDING.lower()}.connections.max.reauth.ms": "4000"} if ENDING in listeners else {}),
             **self.settings,
         }
 
@@ -47,6 +53,9 @@ class SecuredLogbus(LogbusBroker):
     def address(self, listener: str) -> str:
         return f"127.0.0.1:{self._ports[listener]}"
 
+    def port_of(self, listener: str) -> int:
+        return self._ports[listener]
+
     def client_settings(self, user: str, mechanism: str, password: str | None = None) -> dict[str, str]:
         """Of librdkafka."""
         return {
@@ -56,3 +65,25 @@ class SecuredLogbus(LogbusBroker):
             "sasl.username": user,
             "sasl.password": PASSWORDS[user] if password is None else password,
         }
+
+
+def of_python(settings: Mapping[str, str]) -> dict[str, str]:
+    """The same for kafka-python and aiokafka."""
+    names = {
+        "bootstrap.servers": "bootstrap_servers",
+        "security.protocol": "security_protocol",
+        "sasl.mechanism": "sasl_mechanism",
+        "sasl.username": "sasl_plain_username",
+        "sasl.password": "sasl_plain_password",
+    }
+    return {names[name]: value for name, value in settings.items()}
+
+
+def jvm_file(settings: Mapping[str, str], directory: Path) -> str:
+    """The same as a file for the option --command-config of Kafka's tools."""
+    login = f'required username="{settings["sasl.username"]}" password="{settings["sasl.password"]}";'
+    kept = {name: settings[name] for name in ("security.protocol", "sasl.mechanism")}
+    kept["sasl.jaas.config"] = f"org.apache.kafka.common.security.scram.ScramLoginModule {login}"
+    path = directory / "client.properties"
+    path.write_text("".join(f"{name}={value}\n" for name, value in kept.items()))
+    return str(path)

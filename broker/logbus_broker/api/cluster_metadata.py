@@ -88,11 +88,14 @@ class ClusterSecurity:
             if changed == before.state:
                 return
             script = metadata_writes.change_security(before, changed)
-            version, is_stored = yield background_tasks.Until(functools.partial(store.run_script, member.store, script))
+            version, is_stored = yield background_tasks.Until(functools.partial(self._run, script))
             yield background_tasks.Until(functools.partial(self._wait_until_seen, version))
             if is_stored:
                 return
         raise errors.RequestTimedOut("other brokers keep changing users, ACLs and quotas: retry")
+
+    def _run(self, script: store.Script[tuple[int, bool]], go_on: thread_pool.Outcome) -> None:
+        store.run_script(self._member.store, script, go_on)
 
     def _wait_until_seen(self, version: int, go_on: thread_pool.Outcome) -> None:
         is_seen = lambda image: image.security.version >= version  # noqa: E731

@@ -7,6 +7,9 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import NamedTuple
 
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
@@ -18,6 +21,10 @@ from aiokafka.admin.config_resource import ConfigResourceType as AioConfigResour
 from aiokafka.admin.records_to_delete import RecordsToDelete
 from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, Producer, TopicCollection, TopicPartition
 from confluent_kafka.admin import (
+    AclBinding,
+    AclBindingFilter,
+    AclOperation,
+    AclPermissionType,
     AdminClient,
     AlterConfigOpType,
     ConfigEntry,
@@ -25,7 +32,11 @@ from confluent_kafka.admin import (
     NewPartitions,
     NewTopic,
     OffsetSpec,
+    ResourcePatternType,
     ResourceType,
+    ScramCredentialInfo,
+    ScramMechanism,
+    UserScramCredentialUpsertion,
 )
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer
 from kafka import TopicPartition as PyTopicPartition
@@ -34,11 +45,11 @@ from kafka.admin import ConfigResourceType as PyConfigResourceType
 from logbus.waiting import PATIENCE_SECONDS
 from logbus_broker.protocol.api import APIS, ApiKey
 
-from benchmarks.peers.logbus import LogbusBroker
 from tests.support.jvm_session import TOOLS, run_tools
 from tests.support.kafka_peer import jvm_tools_or_skip
 from tests.support.protocol_page import claims
 from tests.support.recording_proxy import RecordingProxy
+from tests.support.secured_logbus import OPEN, PASSWORDS, SecuredLogbus, jvm_file, of_python
 
 
 def done(futures: Mapping[object, object]) -> None:
@@ -46,16 +57,31 @@ def done(futures: Mapping[object, object]) -> None:
         future.result(PATIENCE_SECONDS)  # type: ignore[attr-defined]
 
 
+class Proxies(NamedTuple):
+    """In front of the broker's listeners: without a login, and with one, as the administrator."""
+
+    anonymous: RecordingProxy
+    secured: RecordingProxy
+
+
 @pytest.fixture(scope="module")
-def proxy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RecordingProxy]:
-    with RecordingProxy() as proxy:
-        settings = {"advertised.listeners": f"PLAINTEXT://127.0.0.1:{proxy.port}", "group.initial.rebalance.delay.ms": "0"}
-        with LogbusBroker(tmp_path_factory.mktemp("broker"), settings=settings) as broker:
-            proxy.target_port = broker.port
-            yield proxy
+def proxies(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Proxies]:
+    with RecordingProxy() as anonymous, RecordingProxy() as secured:
+        advertised = f"PLAINTEXT://127.0.0.1:{anonymous.port},SASL_PLAINTEXT://127.0.0.1:{secured.port}"
+        settings = {"advertised.listeners": advertised, "authorizer.class.name": "kafka.security.authorizer.AclAuthorizer"}
+        settings |= {"super.users": "User:admin;User:ANONYMOUS"}
+        with SecuredLogbus(tmp_path_factory.mktemp("broker"), settings=settings, listeners=(OPEN, "SASL_PLAINTEXT")) as broker:
+            anonymous.target_port, secured.target_port = broker.port_of(OPEN), broker.port
+            yield Proxies(anonymous, secured)
 
 
-def confluent_kafka(bootstrap: str) -> None:
+def as_admin(secured: str) -> dict[str, str]:
+    """What librdkafka needs to log in."""
+    login = {"sasl.mechanism": "SCRAM-SHA-256", "sasl.username": "admin", "sasl.password": PASSWORDS["admin"]}
+    return {"bootstrap.servers": secured, "security.protocol": "SASL_PLAINTEXT", **login}
+
+
+def confluent_kafka(bootstrap: str, secured: str) -> None:
     admin, limit = AdminClient({"bootstrap.servers": bootstrap}), {"request_timeout": PATIENCE_SECONDS}
     topic, group = "of-confluent", "group-of-confluent"
     done(admin.create_topics([NewTopic(topic, 1)], **limit))
@@ -85,9 +111,18 @@ def confluent_kafka(bootstrap: str) -> None:
     done(admin.delete_consumer_groups([group], **limit))
     done(admin.delete_records([TopicPartition(topic, 0, 1)], **limit))
     done(admin.delete_topics([topic], **limit))
+    logged_in = AdminClient(as_admin(secured))
+    info = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_256, 4_096)
+    done(logged_in.alter_user_scram_credentials([UserScramCredentialUpsertion("ann", info, b"secret")], **limit))
+    done(logged_in.describe_user_scram_credentials(["ann"], **limit))
+    kind, pattern, everything = ResourceType.TOPIC, ResourcePatternType.LITERAL, AclPermissionType.ALLOW
+    acl = (kind, "clicks", pattern, "User:ann", "*", AclOperation.READ, everything)
+    done(logged_in.create_acls([AclBinding(*acl)], **limit))
+    logged_in.describe_acls(AclBindingFilter(*acl), **limit).result(PATIENCE_SECONDS)
+    done(logged_in.delete_acls([AclBindingFilter(*acl)], **limit))
 
 
-def kafka_python(bootstrap: str) -> None:
+def kafka_python(bootstrap: str, secured: str) -> None:
     admin = KafkaAdminClient(bootstrap_servers=bootstrap)
     topic, group = "of-kafka-python", "group-of-kafka-python"
     admin.create_topics({topic: {"num_partitions": 1, "replication_factor": 1}})
@@ -116,13 +151,16 @@ def kafka_python(bootstrap: str) -> None:
     admin.delete_records({PyTopicPartition(topic, 0): 1})
     admin.delete_topics([topic])
     admin.close()
+    logged_in = KafkaAdminClient(**of_python(as_admin(secured)))
+    logged_in.describe_user_scram_credentials()
+    logged_in.close()
 
 
-def aiokafka(bootstrap: str) -> None:
-    asyncio.run(asyncio.wait_for(_aiokafka(bootstrap), PATIENCE_SECONDS))
+def aiokafka(bootstrap: str, secured: str) -> None:
+    asyncio.run(asyncio.wait_for(_aiokafka(bootstrap, secured), PATIENCE_SECONDS))
 
 
-async def _aiokafka(bootstrap: str) -> None:
+async def _aiokafka(bootstrap: str, secured: str) -> None:
     topic, group = "of-aiokafka", "group-of-aiokafka"
     admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
     await admin.start()
@@ -143,38 +181,49 @@ async def _aiokafka(bootstrap: str) -> None:
     await admin.delete_records({AioTopicPartition(topic, 0): RecordsToDelete(before_offset=1)})
     await admin.delete_topics([topic])
     await admin.close()
+    logged_in = AIOKafkaAdminClient(**of_python(as_admin(secured)))
+    await logged_in.start()
+    await logged_in.close()
 
 
-def jvm_tools(bootstrap: str) -> None:
+def jvm_tools(bootstrap: str, secured: str) -> None:
     at, topic, group = ("--bootstrap-server", bootstrap), ("--topic", "of-jvm-tools"), ("--group", "group-of-jvm-tools")
     topics, configs = f"{TOOLS}.TopicCommand", "kafka.admin.ConfigCommand"
     groups, consumer = f"{TOOLS}.consumer.group.ConsumerGroupCommand", f"{TOOLS}.consumer.ConsoleConsumer"
     setting = ("--entity-type", "topics", "--entity-name", "of-jvm-tools", "--alter", "--add-config", "retention.ms=-1")
+    acls, joe = f"{TOOLS}.AclCommand", ("--entity-type", "users", "--entity-name", "joe")
+    grant = ("--allow-principal", "User:joe", "--producer", "--topic", "clicks")
     shape = ("--num-records", "10", "--record-size", "10", "--throughput", "-1", "--producer-props")
-    ran = run_tools(
-        jvm_tools_or_skip(),
-        [
-            (topics, *at, "--create", *topic),
-            (topics, *at, "--alter", *topic, "--partitions", "2"),
-            (topics, *at, "--describe", *topic),
-            (configs, *at, *setting),
-            (configs, *at, "--entity-type", "brokers", "--describe"),
-            (f"{TOOLS}.ProducerPerformance", *topic, *shape, f"bootstrap.servers={bootstrap}"),
-            (consumer, *at, *topic, *group, "--from-beginning", "--max-messages", "10", "--timeout-ms", "600000"),
-            (f"{TOOLS}.GetOffsetShell", *at, *topic),
-            (groups, *at, "--list"),
-            (groups, *at, *group, "--describe"),
-            (groups, *at, *group, "--delete-offsets", *topic),
-            (groups, *at, *group, "--delete"),
-            (f"{TOOLS}.LogDirsCommand", *at, "--describe"),
-            (f"{TOOLS}.ClientMetricsCommand", *at, "--list"),
-            (topics, *at, "--delete", *topic),
-        ],
-    )
+    with TemporaryDirectory() as directory:
+        logged_in = ("--bootstrap-server", secured, "--command-config", jvm_file(as_admin(secured), Path(directory)))
+        ran = run_tools(
+            jvm_tools_or_skip(),
+            [
+                (topics, *at, "--create", *topic),
+                (topics, *at, "--alter", *topic, "--partitions", "2"),
+                (topics, *at, "--describe", *topic),
+                (configs, *at, *setting),
+                (configs, *at, "--entity-type", "brokers", "--describe"),
+                (f"{TOOLS}.ProducerPerformance", *topic, *shape, f"bootstrap.servers={bootstrap}"),
+                (consumer, *at, *topic, *group, "--from-beginning", "--max-messages", "10", "--timeout-ms", "600000"),
+                (f"{TOOLS}.GetOffsetShell", *at, *topic),
+                (groups, *at, "--list"),
+                (groups, *at, *group, "--describe"),
+                (groups, *at, *group, "--delete-offsets", *topic),
+                (groups, *at, *group, "--delete"),
+                (f"{TOOLS}.LogDirsCommand", *at, "--describe"),
+                (f"{TOOLS}.ClientMetricsCommand", *at, "--list"),
+                (configs, *logged_in, *joe, "--alter", "--add-config", "SCRAM-SHA-512=[password=x]"),
+                (acls, *logged_in, "--add", *grant),
+                (acls, *logged_in, "--list"),
+                (acls, *logged_in, "--remove", "--force", *grant),
+                (topics, *at, "--delete", *topic),
+            ],
+        )
     assert [one.status for one in ran] == [0] * len(ran), json.dumps(ran, indent=1)
 
 
-SESSIONS: dict[str, Callable[[str], None]] = {
+SESSIONS: dict[str, Callable[[str, str], None]] = {
     "confluent-kafka": confluent_kafka,
     "kafka-python": kafka_python,
     "aiokafka": aiokafka,
@@ -185,9 +234,9 @@ AFTER_A_CRASH = {ApiKey.OFFSET_FOR_LEADER_EPOCH}  # sent when the leader epoch r
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # AlterConfigs, which older tools still use
 @pytest.mark.parametrize("client", SESSIONS)
-def test_a_client_speaks_the_versions_that_the_page_says(proxy: RecordingProxy, client: str) -> None:
-    SESSIONS[client](f"127.0.0.1:{proxy.port}")
-    spoken = {(key, version) for key, versions in proxy.take().items() for version in versions}
+def test_a_client_speaks_the_versions_that_the_page_says(proxies: Proxies, client: str) -> None:
+    SESSIONS[client](*(f"127.0.0.1:{proxy.port}" for proxy in proxies))
+    spoken = {(key, version) for proxy in proxies for key, versions in proxy.take().items() for version in versions}
     claimed = {(key, version) for key, version in claims()[client] if key not in AFTER_A_CRASH}
     assert claimed <= spoken, f"never sent: {sorted(claimed - spoken)}"
     assert {key for key, _ in spoken} <= APIS.keys(), "a client may ask only for what is offered"

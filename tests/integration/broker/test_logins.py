@@ -3,28 +3,43 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import subprocess
+import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
+import jwt
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import (
+    AclBinding,
+    AclBindingFilter,
+    AclOperation,
+    AclPermissionType,
     AdminClient,
+    NewTopic,
+    ResourcePatternType,
+    ResourceType,
     ScramCredentialInfo,
     ScramMechanism,
     UserScramCredentialDeletion,
     UserScramCredentialUpsertion,
 )
+from cryptography.hazmat.primitives.asymmetric import ec
+from jwt.algorithms import ECAlgorithm
 from kafka import KafkaConsumer, KafkaProducer
 from kafka import TopicPartition as PyTopicPartition
 from logbus.waiting import PATIENCE_SECONDS, wait_until
+from logbus_broker.config.parsers import AUTHORIZERS
 
 from tests.support import logins
 from tests.support.programs import program_or_skip
 from tests.support.scraping import metrics_settings, scrape
-from tests.support.secured_logbus import ENDING, SecuredLogbus
+from tests.support.secured_logbus import ENDING, SecuredLogbus, of_python
 
+ISSUER = ec.generate_private_key(ec.SECP256R1())
 VALUES = [b"%d" % number for number in range(20)]
 Roundtrip = Callable[[dict[str, str], str], list[bytes]]
 
@@ -32,7 +47,16 @@ Roundtrip = Callable[[dict[str, str], str], list[bytes]]
 @pytest.fixture(scope="module")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredLogbus]:
     directory = tmp_path_factory.mktemp("secured")
-    with SecuredLogbus(directory, settings=metrics_settings()) as running:
+    rights = {"authorizer.class.name": AUTHORIZERS[0], "super.users": f"User:admin;User:{logins.USER}"}
+    key = json.loads(ECAlgorithm.to_jwk(ISSUER.public_key())) | {"kid": "of-the-issuer"}
+    (directory / "keys.json").write_text(json.dumps({"keys": [key]}))
+    tokens = {
+        "sasl.enabled.mechanisms": ",".join((*logins.MECHANISMS, "OAUTHBEARER")),
+        "sasl.oauthbearer.jwks.endpoint.url": (directory / "keys.json").as_uri(),
+        "sasl.oauthbearer.expected.issuer": "https://issuer",
+        "sasl.oauthbearer.expected.audience": "logbus",
+    }
+    with SecuredLogbus(directory, settings=metrics_settings() | rights | tokens) as running:
         yield running
     contents = b"".join(path.read_bytes() for path in (directory / "data").rglob("*") if path.is_file())
     log = running.log_path.read_bytes()
@@ -42,7 +66,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredLogbus]:
 # -- each client writes and reads, with librdkafka's names for its settings ------------------------------------------------------
 
 
-def confluent(settings: dict[str, str], topic: str) -> list[bytes]:
+def confluent(settings: dict[str, Any], topic: str) -> list[bytes]:
     errors: list[KafkaError] = []
     producer = Producer({**settings, "error_cb": errors.append})
     for value in VALUES:
@@ -56,16 +80,6 @@ def confluent(settings: dict[str, str], topic: str) -> list[bytes]:
     found = [message.value() for message in consumer.consume(len(VALUES), PATIENCE_SECONDS)]
     consumer.close()
     return found
-
-
-def of_python(settings: dict[str, str]) -> dict[str, object]:
-    return {
-        "bootstrap_servers": settings["bootstrap.servers"],
-        "security_protocol": settings["security.protocol"],
-        "sasl_mechanism": settings["sasl.mechanism"],
-        "sasl_plain_username": settings["sasl.username"],
-        "sasl_plain_password": settings["sasl.password"],
-    }
 
 
 def kafka_python(settings: dict[str, str], topic: str) -> list[bytes]:
@@ -115,6 +129,21 @@ def test_a_client_that_logs_in_writes_and_reads(broker: SecuredLogbus, client: R
     assert client(broker.client_settings(logins.USER, mechanism), topic) == VALUES
 
 
+def test_a_client_logs_in_by_a_token_of_the_issuer(broker: SecuredLogbus) -> None:
+    def token(config: str) -> tuple[str, float]:
+        """`config` is the audience."""
+        end = time.time() + 60
+        claims = {"sub": logins.USER, "iss": "https://issuer", "aud": config, "exp": int(end)}
+        return jwt.encode(claims, ISSUER, "ES256", headers={"kid": "of-the-issuer"}), end
+
+    settings = {"bootstrap.servers": broker.bootstrap, "security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "OAUTHBEARER"}
+    settings |= {"oauth_cb": token, "sasl.oauthbearer.config": "logbus"}
+    assert confluent(settings, "of-tokens") == VALUES
+    with pytest.raises(KafkaException, match="the token is not accepted"):
+        confluent(settings | {"sasl.oauthbearer.config": "others"}, "of-tokens")
+    assert "the token is not valid: Audience doesn't match" in broker.log_path.read_text()
+
+
 @pytest.mark.parametrize(
     ("client", "says"),
     [
@@ -161,6 +190,40 @@ def test_users_are_added_changed_and_removed_by_clients(broker: SecuredLogbus) -
     log_in("second")
     assert answers == [58, 0, 58, 0, 58]
     assert not open_connection.is_closed(), "what is open goes on"
+
+
+def test_a_user_may_do_what_acls_allow_as_long_as_they_do(broker: SecuredLogbus) -> None:
+    """A fetch that waits ends when the right to read is taken away: here it would wait for five minutes."""
+    admin = AdminClient(broker.client_settings("admin", "SCRAM-SHA-512"))
+    (created,) = admin.create_topics([NewTopic("rights", 1)]).values()
+    created.result(PATIENCE_SECONDS)
+    settings = broker.client_settings(logins.OTHER_USER, "SCRAM-SHA-512")
+    refusals: list[KafkaError | None] = []
+
+    def produce() -> None:
+        producer = Producer(settings)  # another one each time: it remembers for a while that it may not
+        producer.produce("rights", b"x", partition=0, on_delivery=lambda error, _: refusals.append(error))
+        assert producer.flush(PATIENCE_SECONDS) == 0
+
+    produce()
+    topic, group, user = ResourceType.TOPIC, ResourceType.GROUP, f"User:{logins.OTHER_USER}"
+    for kind, operation in ((topic, AclOperation.READ), (topic, AclOperation.WRITE), (group, AclOperation.READ)):
+        acl = AclBinding(kind, "rig", ResourcePatternType.PREFIXED, user, "*", operation, AclPermissionType.ALLOW)
+        for future in admin.create_acls([acl]).values():
+            future.result(PATIENCE_SECONDS)
+    produce()
+    assert [error and error.code() for error in refusals] == [KafkaError.TOPIC_AUTHORIZATION_FAILED, None]
+    consumer = Consumer({**settings, "group.id": "rights", "fetch.wait.max.ms": 300_000, "socket.timeout.ms": 300_000})
+    consumer.assign([TopicPartition("rights", 0, 0)])
+    (message,) = consumer.consume(1, PATIENCE_SECONDS)
+    assert message.value() == b"x"
+    reading = AclBindingFilter(topic, None, ResourcePatternType.ANY, None, None, AclOperation.READ, AclPermissionType.ANY)
+    for future in admin.delete_acls([reading]).values():
+        assert len(future.result(PATIENCE_SECONDS)) == 1
+    (refused,) = consumer.consume(1, PATIENCE_SECONDS)
+    assert refused.error().code() == KafkaError.TOPIC_AUTHORIZATION_FAILED
+    consumer.close()
+    assert f"User:{logins.OTHER_USER} from 127.0.0.1 may not READ TOPIC rights: no ACL allows it" in broker.log_path.read_text()
 
 
 def test_a_client_logs_in_again_before_its_session_ends(broker: SecuredLogbus) -> None:
