@@ -118,6 +118,7 @@ class Loop:
         clock: ManualClock | None = None,
         steps: Any = None,
         gates: Mapping[str, Gate] | None = None,
+        connect: Mapping[str, Callable[..., Connection]] | None = None,
         **settings: Any,
     ) -> None:
         self.clock = clock or ManualClock()
@@ -144,6 +145,7 @@ class Loop:
             poller=self.poller,
             fast_path=fast_path,
             gates=gates or {},
+            connect=connect or {},
         )
 
     def _sweep(self) -> None:

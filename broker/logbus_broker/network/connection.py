@@ -72,6 +72,7 @@ class Connection:
         "_start",
         "_view",
         "closing",
+        "descriptor",
         "frame_since",
         "has_asked",
         "host",
@@ -86,6 +87,8 @@ class Connection:
         "sock",
         "taken_at",
     )
+
+    is_tls = False  # whether it is a `tls.TlsConnection`
 
     def __init__(
         self,
@@ -106,6 +109,7 @@ class Connection:
         default it never is. `listener` is the name of the listener that the peer connected to. `fast_path` is the shortcut for
         typical Produce requests; without it all take the ordinary path."""
         self.sock = sock
+        self.descriptor = sock.fileno()
         self.peer = peer
         self.host = peer.rpartition(":")[0]
         self.origin = Origin(self.host, listener)
