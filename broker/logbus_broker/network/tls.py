@@ -249,8 +249,8 @@ class TlsConnection(Connection):
         """Whether to read without an event: there may be decrypted bytes, or the socket has room again, which a read wanted."""
         return self._stream.has_more or self._stream.read_wants_write
 
-    def events(self, wanted: int) -> int:
-        """What to watch for instead of `wanted`."""
+    def events(self, interest: int) -> int:
+        """What to watch for, where the broker is interested in these events."""
         if self._stream.write_wants_read:
-            wanted = wanted & ~WRITE | READ
-        return wanted | WRITE if self._stream.read_wants_write else wanted
+            interest = interest & ~WRITE | READ
+        return interest | WRITE if self._stream.read_wants_write else interest
