@@ -126,7 +126,7 @@ def _from_pkcs12(content: bytes, password: str, where: str) -> str:
     except ValueError as error:
         raise ConfigError(f"{where} cannot be used: {error} (is the password right?)") from None
     certificates = [*([store.cert] if store.cert else []), *store.additional_certs]
-    blocks = [held.certificate.public_bytes(Encoding.PEM) for held in certificates]
+    blocks = [certificate.certificate.public_bytes(Encoding.PEM) for certificate in certificates]
     if store.key is not None:
         blocks.insert(0, store.key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
     return b"".join(blocks).decode()
