@@ -51,7 +51,17 @@ class NetworkCounters:
     """Connections and the loop's time. `closed`, `refused` and `refused_logins` count by reason: one word each, from the server's
     own code."""
 
-    __slots__ = ("accepted", "busy_seconds", "closed", "connections", "held_bytes", "logins", "refused", "refused_logins")
+    __slots__ = (
+        "accepted",
+        "busy_seconds",
+        "certificates",
+        "closed",
+        "connections",
+        "held_bytes",
+        "logins",
+        "refused",
+        "refused_logins",
+    )
 
     def __init__(self) -> None:
         self.accepted = 0
@@ -62,6 +72,7 @@ class NetworkCounters:
         self.refused_logins: Counter[str] = Counter()
         self.held_bytes = 0  # of incomplete requests, and of answers that peers do not read
         self.busy_seconds = 0.0
+        self.certificates: dict[str, float] = {}  # by listener, when it expires, in seconds since the epoch
 
 
 class Counters:

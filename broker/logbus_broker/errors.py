@@ -31,6 +31,10 @@ class UnsupportedVersion(ProtocolError):
     """A known API in a version that is not offered."""
 
 
+class TlsFailure(BrokerError):
+    """A client's handshake or record cannot be used, or its certificate is refused: the connection is closed."""
+
+
 class StorageError(BrokerError):
     """The disk failed. What was stored before is untouched; the failed turn was rolled back as a whole."""
 

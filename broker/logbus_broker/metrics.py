@@ -64,7 +64,7 @@ def collect(engine: Engine) -> Families:
         **_logs(partitions),
         **_disk(engine),
         **_flushes(engine.counters.flushes),
-        **_network(engine.counters.network),
+        **_network(engine.counters.network, engine.context.clock.now_ms() / 1000),
         **_groups(engine),
         **_process_metrics(),
         names.BUILD: [Sample(1, (("version", _version()),))],
@@ -203,7 +203,7 @@ def _flushes(flushes: Histogram) -> Families:
     return {names.FLUSH_COUNT: [Sample(running)], names.FLUSHES: samples}
 
 
-def _network(network: NetworkCounters) -> Families:
+def _network(network: NetworkCounters, now: float) -> Families:
     def by_reason(counts: dict[str, int]) -> list[Sample]:
         return [Sample(count, (("reason", reason),)) for reason, count in counts.items()]
 
@@ -216,6 +216,9 @@ def _network(network: NetworkCounters) -> Families:
         names.LOGINS_REFUSED: by_reason(network.refused_logins),
         names.HELD_BYTES: [Sample(network.held_bytes)],
         names.BUSY: [Sample(network.busy_seconds)],
+        names.CERTIFICATE_EXPIRY: [
+            Sample(expires_at - now, (("listener", name),)) for name, expires_at in network.certificates.items()
+        ],
     }
 
 

@@ -38,6 +38,7 @@ from logbus_broker.security.exposure import WORDS, reach_of, why_closed
 if TYPE_CHECKING:  # a standalone broker imports none of this
     from logbus_broker.cluster.store import Store
     from logbus_broker.cluster_engine import ClusterEnvironment
+    from logbus_broker.network.certificates import TlsListener
     from logbus_broker.network.gate import Gate
 
 logger = logging.getLogger("broker.node")
@@ -74,8 +75,7 @@ class LogBroker:
         if metrics is not None and config.metrics_listener is not None:
             self._bound.append((config.metrics_listener, metrics.getsockname()[0]))
         self._refuse_if_exposed()
-        if any(config.protocol_of(listener.name).has_tls for listener in config.listeners):
-            raise errors.StartupError("TLS is not offered")
+        self._tls = _tls_listeners(config)
         self._wakeup = Wakeup()
         kernel = KernelSync.open() if config.flush_in_kernel else None
         if config.flush_in_kernel and kernel is None:
@@ -119,7 +119,7 @@ class LogBroker:
             network=self._engine.counters.network,
             descriptors_end=open_files.connections_end,
             endpoint=self._metrics,
-            each_sweep=lambda: logs.report_suppressed(clock.now_ms() / 1000),
+            each_sweep=self._sweep,
             defect=self._engine.health.defect,
             poller=poller,
             on_closed=self._engine.disconnected,
@@ -127,7 +127,16 @@ class LogBroker:
             fast_path=self._engine.fast_path,
             throttle=Throttle(self._engine.context.quotas, clock.monotonic),
             gates=self._open_gates(config) if any(map(self._has_login, config.listeners)) else {},
+            connect={listener.name: listener.connection for listener in self._tls},
         )
+        self._sweep()
+
+    def _sweep(self) -> None:
+        now = self._clock.now_ms() / 1000
+        logs.report_suppressed(now)
+        for listener in self._tls:
+            listener.sweep(now)
+            self._engine.counters.network.certificates[listener.name] = listener.expires_at
 
     def _has_login(self, listener: Listener) -> bool:
         return self._config.protocol_of(listener.name).has_login
@@ -280,6 +289,18 @@ class LogBroker:
                 self._config.connections_max,
                 needed,
             )
+
+
+def _tls_listeners(config: BrokerConfig) -> list[TlsListener]:
+    names = [listener.name for listener in config.listeners if config.protocol_of(listener.name).has_tls]
+    if not names:
+        return []
+    # Imported here and not above: a broker without TLS needs none of it.
+    from logbus_broker.network.certificates import TlsListener
+    from logbus_broker.network.tls import HandshakeShare
+
+    handshakes = HandshakeShare()
+    return [TlsListener(name, config, handshakes=handshakes) for name in names]
 
 
 def _boot_id() -> str:

@@ -120,6 +120,7 @@ class Loop:
         steps: Any = None,
         throttle: Callable[[ManualClock], Throttle] | None = None,
         gates: Mapping[str, Gate] | None = None,
+        connect: Mapping[str, Callable[..., Connection]] | None = None,
         **settings: Any,
     ) -> None:
         self.clock = clock or ManualClock()
@@ -147,6 +148,7 @@ class Loop:
             fast_path=fast_path,
             throttle=None if throttle is None else throttle(self.clock),
             gates=gates or {},
+            connect=connect or {},
         )
 
     def _sweep(self) -> None:

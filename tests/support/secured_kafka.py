@@ -10,13 +10,11 @@ from __future__ import annotations
 
 import argparse
 import base64
-import ipaddress
 import json
 import re
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
@@ -33,56 +31,16 @@ from confluent_kafka.admin import (
     ScramMechanism,
     UserScramCredentialUpsertion,
 )
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from benchmarks import processes
 from benchmarks.peers.kafka import ApacheKafka
+from tests.support.authority import Authority
 from tests.support.kafka_peer import Missing
 
 PASSWORDS = {"admin": "admin-password", "reader": 'reader\'s "password"; \\', "nobody": "nothing"}
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 LISTENERS = ("PLAINTEXT", "SASL_PLAINTEXT", "SASL_SSL", "SSL")
 LOGIN = "org.apache.kafka.common.security"
-
-
-class Authority:
-    """A certificate authority of ours, and the certificates it signs, as PEM files in `directory`."""
-
-    def __init__(self, directory: Path) -> None:
-        self.directory = directory
-        self._key = ec.generate_private_key(ec.SECP256R1())
-        self._name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "tests")])
-        self.certificate = directory / "ca.pem"
-        self._sign(self._name, self._key, x509.BasicConstraints(ca=True, path_length=None), self.certificate)
-
-    def issue(self, name: str) -> Path:
-        """Key and certificate of `name`, in one file, for the loopback address or as a client."""
-        key, path = ec.generate_private_key(ec.SECP256R1()), self.directory / f"{name}.pem"
-        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-        self._sign(subject, key, x509.BasicConstraints(ca=False, path_length=None), path)
-        encoding, form = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
-        path.write_bytes(key.private_bytes(encoding, form, serialization.NoEncryption()) + path.read_bytes())
-        return path
-
-    def _sign(self, subject: x509.Name, key: ec.EllipticCurvePrivateKey, basic: x509.BasicConstraints, path: Path) -> None:
-        now = datetime.now(UTC)
-        purposes = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
-        names = [x509.IPAddress(ipaddress.ip_address("127.0.0.1")), x509.DNSName("localhost")]
-        builder = x509.CertificateBuilder(
-            issuer_name=self._name,
-            subject_name=subject,
-            public_key=key.public_key(),
-            serial_number=x509.random_serial_number(),
-            not_valid_before=now - timedelta(days=1),
-            not_valid_after=now + timedelta(days=1),
-        ).add_extension(basic, critical=True)
-        if not basic.ca:
-            builder = builder.add_extension(x509.SubjectAlternativeName(names), critical=False)
-            builder = builder.add_extension(x509.ExtendedKeyUsage(purposes), critical=False)
-        path.write_bytes(builder.sign(self._key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM))
 
 
 def unsecured_token(config: str) -> tuple[str, float]:

@@ -76,6 +76,7 @@ class Connection:
         "_throttled_seconds",
         "_view",
         "closing",
+        "descriptor",
         "frame_since",
         "has_asked",
         "host",
@@ -92,6 +93,8 @@ class Connection:
         "sock",
         "taken_at",
     )
+
+    is_tls = False  # whether it is a `tls.TlsConnection`
 
     def __init__(
         self,
@@ -115,6 +118,7 @@ class Connection:
         typical Produce requests; without it all take the ordinary path. `throttle` holds up clients over their quotas:
         `on_throttled` is called with for how many seconds, and `unmute` is to be called after them."""
         self.sock = sock
+        self.descriptor = sock.fileno()
         self.peer = peer
         self.host = peer.rpartition(":")[0]
         self.origin = Origin(self.host, listener)

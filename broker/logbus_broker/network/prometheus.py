@@ -198,6 +198,9 @@ LOGINS_REFUSED = _counter(
 HELD_BYTES = _gauge(
     "logbus_connection_memory_bytes", "Memory in large partial requests and untaken answers (limit: queued.max.request.bytes)."
 )
+CERTIFICATE_EXPIRY = _gauge(
+    "logbus_certificate_expiry_seconds", "Until the certificate of a listener with TLS expires.", ("listener",)
+)
 FAST_PATH = _counter(
     "logbus_fast_path_requests_total", "Requests that were usual and took the fast path (logbus.fast.path).", ("request",)
 )

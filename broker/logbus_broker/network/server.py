@@ -21,14 +21,14 @@ import socket
 from collections.abc import Callable, Mapping
 from functools import partial
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, cast
 
 from logbus_broker.api.produce_fast_path import ProduceFastPath
 from logbus_broker.clock import Clock
 from logbus_broker.config.settings import BrokerConfig
 from logbus_broker.counters import NetworkCounters
 from logbus_broker.disk.kernel_sync import KernelSync
-from logbus_broker.errors import ProtocolError, UnsupportedVersion
+from logbus_broker.errors import ProtocolError, TlsFailure, UnsupportedVersion
 from logbus_broker.logs import log_bug
 from logbus_broker.network.acceptor import Acceptor, ConnectionTable
 from logbus_broker.network.buffers import ShortFile
@@ -38,8 +38,9 @@ from logbus_broker.network.poller import PEER_END, READ, RESET, WRITE, Poller, W
 from logbus_broker.network.throttling import Throttle
 from logbus_broker.protocol.framing import Origin
 
-if TYPE_CHECKING:  # a broker without logins does not import it
+if TYPE_CHECKING:  # a broker without logins and TLS imports neither
     from logbus_broker.network.gate import Gate
+    from logbus_broker.network.tls import TlsConnection
 
 logger = logging.getLogger("broker.network")
 
@@ -66,7 +67,8 @@ class Turn(Protocol):
 class Server:
     """Owns the listening sockets, given by listener name, and every connection. `each_sweep` is called about once a second,
     `defect` with failures that belong to no connection, `on_closed` with the origin of a connection that was closed. With
-    `is_open=False`, clients are accepted only after `open`. Clients of a listener that has one of the `gates` must log in."""
+    `is_open=False`, clients are accepted only after `open`. Clients of a listener that has one of the `gates` must log in, and
+    `connect` makes the connections of listeners with TLS."""
 
     def __init__(
         self,
@@ -90,8 +92,10 @@ class Server:
         fast_path: ProduceFastPath | None = None,
         throttle: Throttle | None = None,
         gates: Mapping[str, Gate] = MappingProxyType({}),
+        connect: Mapping[str, Callable[..., Connection]] = MappingProxyType({}),
     ) -> None:
         self._dispatch = dispatch
+        self._connect = connect
         self._fast_path = fast_path
         self._throttle = throttle
         self._muted: list[tuple[float, int, Connection]] = []  # a heap, by when they may be read from again
@@ -250,28 +254,34 @@ class Server:
 
     def _accept(self, acceptor: Acceptor) -> None:
         gate = self._gates.get(acceptor.listener)
+        connect = partial(
+            self._connect.get(acceptor.listener, Connection),
+            dispatch=self._dispatch,
+            config=self._config,
+            now=self._now,
+            on_ready=self._ready.add,
+            network=self._network,
+            settle=self._turn.answer_staged,
+            monotonic=self._clock.monotonic,
+            listener=acceptor.listener,
+            throttle=self._throttle,
+            on_throttled=self._mute,
+        )
+        fast_path = self._fast_path if gate is None else None
         for sock, peer in acceptor.accept(self._now):
-            connection = Connection(
-                sock,
-                peer,
-                dispatch=self._dispatch,
-                config=self._config,
-                now=self._now,
-                on_ready=self._ready.add,
-                network=self._network,
-                settle=self._turn.answer_staged,
-                monotonic=self._clock.monotonic,
-                listener=acceptor.listener,
-                throttle=self._throttle,
-                on_throttled=self._mute,
-                fast_path=None if self._fast_path is None or gate is not None else self._fast_path.connect(),
-            )
-            if gate is not None:
-                gate.guard(connection)
             self._network.accepted += 1
             try:
+                connection = connect(sock, peer, fast_path=None if fast_path is None else fast_path.connect())
+            except OSError as error:  # TLS looks at the socket, whose peer may have gone
+                logger.debug("%s: %s", peer, error)
+                sock.close()
+                self._network.closed["network"] += 1
+                continue
+            if gate is not None:
+                gate.guard(connection)
+            try:
                 self._connection_table.add(connection)
-                self._poller.register(sock.fileno(), READ, connection)
+                self._poller.register(connection.descriptor, READ, connection)
                 connection.interest = READ
                 if self._throttle is not None and self._throttle.is_active:
                     self._throttle_newcomer(self._throttle, connection)
@@ -340,6 +350,9 @@ class Server:
         elif isinstance(error, ProtocolError):
             connection.closing = "protocol"
             logger.warning("closing a connection that does not speak the protocol: %s", error, extra=peer)
+        elif isinstance(error, TlsFailure):
+            connection.closing = "tls"
+            logger.warning("closing a connection whose TLS failed: %s", error, extra=peer)
         elif isinstance(error, ShortFile):
             connection.closing = "short_file"
             logger.warning("a log segment ended while it was being sent: %s", error, extra=peer)
@@ -392,14 +405,19 @@ class Server:
         if connection.has_unread_requests and reads and connection.frame_since is None:  # else it is an incomplete request
             self._guard(connection, connection.process)
             reads = connection.wants_to_read
+        if connection.is_tls and reads and cast("TlsConnection", connection).reads_ahead:
+            self._guard(connection, connection.receive)
+            reads = connection.wants_to_read
         interest = (READ if reads else PEER_END if connection.is_parked else 0) | (WRITE if connection.output else 0)
+        if connection.is_tls:
+            interest = cast("TlsConnection", connection).events(interest)
         if interest != connection.interest:
             self._watch(connection, interest)
         if connection.output_held != connection.output.bytes_queued:
             connection.count_output()
 
     def _watch(self, connection: Connection, interest: int) -> None:
-        self._poller.modify(connection.sock.fileno(), interest)
+        self._poller.modify(connection.descriptor, interest)
         connection.interest = interest
 
     def _close(self, connection: Connection, reason: str) -> None:
@@ -412,7 +430,7 @@ class Server:
             self._ready.discard(connection)
             self._network.closed[reason] += 1
         finally:
-            self._poller.unregister(connection.sock.fileno())
+            self._poller.unregister(connection.descriptor)
             connection.close()
             self._on_closed(connection.origin)
         logger.debug("%s: closed (%s)", connection.peer, reason)
