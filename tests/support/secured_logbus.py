@@ -11,6 +11,7 @@ from pathlib import Path
 from logbus.cli.processes import ReservedPorts
 
 from benchmarks.peers.logbus import LogbusBroker
+from tests.support.authority import Authority
 from tests.support.logins import OTHER_PASSWORD, OTHER_USER, PASSWORD, USER
 
 PASSWORDS = {"admin": "admin-password", USER: PASSWORD, OTHER_USER: OTHER_PASSWORD}
@@ -25,7 +26,7 @@ class SecuredLogbus(LogbusBroker):
         directory: Path,
         *,
         settings: Mapping[str, str] | None = None,
-        listeners: Sequence[str] = (OPEN, ENDING, "SASL_PLAINTEXT"),
+        listeners: Sequence[str] = (OPEN, ENDING, "SASL_SSL", "SASL_PLAINTEXT"),
     ) -> None:
         super().__init__(directory, settings=settings)
         self._more = ReservedPorts(len(listeners))
@@ -34,9 +35,11 @@ class SecuredLogbus(LogbusBroker):
         users = directory / "users"
         users.touch(0o600)
         users.write_text("".join(f"{user}={password}\n" for user, password in PASSWORDS.items()))
+        self.authority = Authority(directory)
         self.settings = {
             "listeners": ",".join(f"{name}://{self.address(name)}" for name in self._ports),
-            "listener.security.protocol.map": f"{OPEN}:PLAINTEXT,{ENDING}:SASL_PLAINTEXT,SASL_PLAINTEXT:SASL_PLAINTEXT",
+            "listener.security.protocol.map": f"{ENDING}:SASL_PLAINTEXT",
+            "ssl.keystore.location": str(self.authority.issue("broker")),
             "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-256,SCRAM-SHA-512",
             "logbus.allow.cleartext.passwords": "true",
             "connection.failed.authentication.delay.ms": "0",
@@ -56,11 +59,15 @@ class SecuredLogbus(LogbusBroker):
     def port_of(self, listener: str) -> int:
         return self._ports[listener]
 
-    def client_settings(self, user: str, mechanism: str, password: str | None = None) -> dict[str, str]:
+    def client_settings(
+        self, user: str, mechanism: str, password: str | None = None, listener: str = "SASL_PLAINTEXT"
+    ) -> dict[str, str]:
         """Of librdkafka."""
+        tls = {"ssl.ca.location": str(self.authority.certificate)} if listener == "SASL_SSL" else {}
         return {
-            "bootstrap.servers": self.bootstrap,
-            "security.protocol": "SASL_PLAINTEXT",
+            **tls,
+            "bootstrap.servers": self.address(listener),
+            "security.protocol": listener,
             "sasl.mechanism": mechanism,
             "sasl.username": user,
             "sasl.password": PASSWORDS[user] if password is None else password,
@@ -68,13 +75,14 @@ class SecuredLogbus(LogbusBroker):
 
 
 def of_python(settings: Mapping[str, str]) -> dict[str, str]:
-    """The same for kafka-python and aiokafka."""
+    """The same for kafka-python, and for aiokafka without TLS."""
     names = {
         "bootstrap.servers": "bootstrap_servers",
         "security.protocol": "security_protocol",
         "sasl.mechanism": "sasl_mechanism",
         "sasl.username": "sasl_plain_username",
         "sasl.password": "sasl_plain_password",
+        "ssl.ca.location": "ssl_cafile",
     }
     return {names[name]: value for name, value in settings.items()}
 

@@ -12,6 +12,7 @@ from typing import Any
 import jwt
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
+from aiokafka.helpers import create_ssl_context
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import (
     AclBinding,
@@ -97,11 +98,15 @@ def kafka_python(settings: dict[str, str], topic: str) -> list[bytes]:
 
 
 def aiokafka(settings: dict[str, str], topic: str) -> list[bytes]:
+    options: dict[str, Any] = of_python(settings)
+    if cafile := options.pop("ssl_cafile", ""):
+        options["ssl_context"] = create_ssl_context(cafile=cafile)
+
     async def roundtrip() -> list[bytes]:
-        async with AIOKafkaProducer(**of_python(settings)) as producer:
+        async with AIOKafkaProducer(**options) as producer:
             for value in VALUES:
                 await producer.send_and_wait(topic, value, partition=0)
-        async with AIOKafkaConsumer(topic, auto_offset_reset="earliest", **of_python(settings)) as consumer:
+        async with AIOKafkaConsumer(topic, auto_offset_reset="earliest", **options) as consumer:
             return [(await consumer.getone()).value for _ in VALUES]
 
     return asyncio.run(asyncio.wait_for(roundtrip(), PATIENCE_SECONDS))
@@ -122,11 +127,14 @@ def kcat(settings: dict[str, str], topic: str) -> list[bytes]:
     return run("-C", "-t", topic, "-p", "0", "-o", "beginning", "-e", "-q").splitlines()
 
 
-@pytest.mark.parametrize("mechanism", logins.MECHANISMS)
+@pytest.mark.parametrize(
+    ("listener", "mechanism"),
+    [("SASL_PLAINTEXT", "SCRAM-SHA-256"), ("SASL_SSL", "SCRAM-SHA-256"), ("SASL_SSL", "SCRAM-SHA-512"), ("SASL_SSL", "PLAIN")],
+)
 @pytest.mark.parametrize("client", [confluent, kafka_python, aiokafka, kcat])
-def test_a_client_that_logs_in_writes_and_reads(broker: SecuredLogbus, client: Roundtrip, mechanism: str) -> None:
-    topic = f"of-{client.__name__}-{mechanism}"
-    assert client(broker.client_settings(logins.USER, mechanism), topic) == VALUES
+def test_a_client_that_logs_in_writes_and_reads(broker: SecuredLogbus, client: Roundtrip, listener: str, mechanism: str) -> None:
+    topic = f"of-{client.__name__}-{listener}-{mechanism}"
+    assert client(broker.client_settings(logins.USER, mechanism, listener=listener), topic) == VALUES
 
 
 def test_a_client_logs_in_by_a_token_of_the_issuer(broker: SecuredLogbus) -> None:
@@ -157,7 +165,7 @@ def test_a_wrong_password_is_an_error_in_each_client_and_a_line_in_the_log(
     broker: SecuredLogbus, client: Roundtrip, says: str
 ) -> None:
     with pytest.raises(Exception, match=says):
-        client(broker.client_settings(logins.USER, "SCRAM-SHA-256", "wrong"), "never")
+        client(broker.client_settings(logins.USER, "SCRAM-SHA-256", "wrong", "SASL_SSL"), "never")
     lines = [line for line in broker.log_path.read_text().splitlines() if "a login was refused: the password is wrong" in line]
     assert lines
     assert all(f"user={logins.USER} mechanism=SCRAM-SHA-256" in line for line in lines if "left out" not in line)
