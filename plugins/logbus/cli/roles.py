@@ -44,9 +44,11 @@ def command(warehouse_url: str, airflow_database: str | None, password_file: Pat
     """
     administrator = engine.connect(warehouse_url)
     with administrator.begin() as connection:
+        roles.act_as_oneself(connection)
         apply(connection, roles.warehouse_statements(connection, apart=airflow_database is not None), is_executed)
     if airflow_database is not None:
         with administrator.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+            roles.act_as_oneself(connection)
             is_there = connection.execute(DATABASE_EXISTS, {"name": airflow_database}).scalar_one()
             apply(connection, [] if is_there else [f"create database {table_names.identifier(airflow_database)}"], is_executed)
         if is_there or is_executed:
@@ -55,6 +57,7 @@ def command(warehouse_url: str, airflow_database: str | None, password_file: Pat
     logins = (*roles.LOGINS, *([roles.AIRFLOW] if airflow_database is not None else []))
     if password_file is not None and is_executed:
         with administrator.begin() as connection:
+            roles.act_as_oneself(connection)
             roles.set_passwords(connection, passwords_of(password_file, logins))
         output.echo_err(f"the passwords of {', '.join(logins)} are those of {password_file}")
     if not is_executed:

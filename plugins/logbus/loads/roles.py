@@ -46,15 +46,10 @@ MAY_MAKE_ROLES = text("select rolsuper, rolsuper or rolcreaterole from pg_roles 
 
 def warehouse_statements(connection: Connection, *, apart: bool = False) -> list[str]:
     """What makes the roles and gives them the database of this connection. `apart`: nobody else may connect to it."""
-    database = current_database(connection)
-    is_superuser, may_make_roles = connection.execute(MAY_MAKE_ROLES).one()
-    if not may_make_roles:
-        raise errors.UserError(
-            "this user of the server may make no roles: name one who may in the warehouse's URL, such as the superuser postgres"
-        )
+    database, membership = current_database(connection), needed_membership(connection, OWNER)
     return [
         *created(connection, {OWNER: "nologin", **dict.fromkeys(LOGINS, "login")}),
-        *([] if is_superuser else [f"grant {OWNER} to current_user"]),
+        *membership,
         f"grant {READER} to {UI}",
         *(
             statement
@@ -76,13 +71,29 @@ def warehouse_statements(connection: Connection, *, apart: bool = False) -> list
 
 def airflow_statements(connection: Connection) -> list[str]:
     """What gives the database of this connection to Airflow's role, and to nobody else."""
-    database = current_database(connection)
+    database, membership = current_database(connection), needed_membership(connection, AIRFLOW)
     return [
         *created(connection, {AIRFLOW: "login"}),
+        *membership,
         f"alter database {database} owner to {AIRFLOW}",
         f"revoke connect, temporary on database {database} from public",
         *owned_by(connection, AIRFLOW, [table_names.SCHEMA_DEFAULT]),
     ]
+
+
+def needed_membership(connection: Connection, role: str) -> list[str]:
+    """Who gives something to a role has to be a member of it, or a superuser. `UserError` for one who may make no roles."""
+    is_superuser, may_make_roles = connection.execute(MAY_MAKE_ROLES).one()
+    if not may_make_roles:
+        raise errors.UserError(
+            "this user of the server may make no roles: name one who may in the warehouse's URL, such as the superuser postgres"
+        )
+    return [] if is_superuser else [f"grant {role} to current_user"]
+
+
+def act_as_oneself(connection: Connection) -> None:
+    """Sessions of who owned the ledger before begin as its owner now."""
+    connection.execute(text("set role none"))
 
 
 def carry_out(connection: Connection, statements: Iterable[str]) -> None:

@@ -14,6 +14,7 @@ import pytest
 from logbus.cli import options
 from logbus.kafka import topics
 from logbus.loads import roles
+from logbus.loads.embedded import EmbeddedPostgres
 from logbus.loads.engine import connect, libpq_uri
 from logbus.loads.ledger import Ledger
 from sqlalchemy import URL, make_url
@@ -21,6 +22,7 @@ from sqlalchemy import URL, make_url
 from tests.support.commands import Run
 from tests.support.ledgers import World, at
 from tests.support.loads import Loading
+from tests.support.postgres import FAST
 
 NOW = at(16.5)
 
@@ -112,3 +114,21 @@ def test_what_no_role_may(logged_in: dict[str, URL], airflow: URL, world: World,
     assert kept == [(name, "SCRAM-SHA-256$") for name in sorted(logged_in)]
     result = run("roles", "--warehouse", logged_in[roles.READER].render_as_string(), "--execute")
     assert (result.exit_code, "such as the superuser postgres" in result.stderr) == (1, True)
+
+
+def test_an_administrator_who_is_no_superuser_makes_them_and_goes_on_with_his_ledger(run: Run, tmp_path: Path) -> None:
+    """As at a provider's, whose customers get no superuser."""
+    with EmbeddedPostgres(tmp_path / "pg", settings=FAST) as server:
+        superuser = make_url(server.url("postgres"))
+        execute(superuser, "create role admin createrole createdb login", "create database logbus owner admin")
+        own = ["--warehouse", server.url("logbus", "admin")]
+        for words in (
+            ["ledger", "upgrade"],
+            *2 * [["roles", "--airflow-database", "airflow", "--execute"]],
+            ["ledger", "version"],
+        ):
+            result = run(*words, *own)
+            assert result.exit_code == 0, result.stderr
+        for user in ("admin", roles.LOADER):
+            made = execute(make_url(server.url("logbus", user)), f"create table {user} (a int)", "select current_user")
+            assert made == [(roles.OWNER,)]
