@@ -154,12 +154,21 @@ class LogBroker:
         import random
         from itertools import count
 
-        from logbus_broker.cluster.zookeeper import ZooKeeperStore
+        from logbus_broker.cluster.zookeeper import Access, ZooKeeperStore
         from logbus_broker.cluster_engine import ClusterEnvironment
         from logbus_broker.network.peer import PeerConnections, resolver
+        from logbus_broker.network.peer_login import peer_security, zookeeper_encryption
 
         config, chance = self._config, random.SystemRandom()
-        self._store = ZooKeeperStore(config.zookeeper_connect, config.zookeeper_session_ms, self._wakeup.wake, clock=clock)
+        security = peer_security(config, self._users)
+        access = Access(
+            encrypt=zookeeper_encryption(config) if config.zookeeper_tls else None,
+            identity=_identity(Path(config.zookeeper_auth_file).expanduser()) if config.zookeeper_auth_file else "",
+            is_private=config.zookeeper_set_acl,
+        )
+        self._store = ZooKeeperStore(
+            config.zookeeper_connect, config.zookeeper_session_ms, self._wakeup.wake, clock=clock, access=access
+        )
         return ClusterEnvironment(
             store=self._store,
             connect=lambda events: PeerConnections(
@@ -170,6 +179,7 @@ class LogBroker:
                 resolve=resolver(thread_pool),
                 jitter=chance.random,
                 config=config,
+                security=security,
             ),
             boot_id=_boot_id(),
             session_ids=count(chance.randrange(1, _SESSION_IDS_FIRST_MAX)),
@@ -301,6 +311,15 @@ def _tls_listeners(config: BrokerConfig) -> list[TlsListener]:
 
     handshakes = HandshakeShare()
     return [TlsListener(name, config, handshakes=handshakes) for name in names]
+
+
+def _identity(path: Path) -> str:
+    """In ZooKeeper, as `NAME:PASSWORD`."""
+    setting = "logbus.zookeeper.auth.file"
+    passwords = read_users_file(path, setting)
+    if len(passwords) != 1:
+        raise errors.StartupError(f"{setting}: {path} must have one line NAME=PASSWORD, and has {len(passwords)}")
+    return ":".join(*passwords.items())
 
 
 def _boot_id() -> str:

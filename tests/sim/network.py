@@ -42,6 +42,9 @@ class SimSocket:
 
     # What a connection of the broker calls
 
+    def fileno(self) -> int:
+        return -1
+
     def recv_into(self, view: memoryview) -> int:
         if self.was_reset:
             raise ConnectionResetError("reset by peer")

@@ -11,6 +11,7 @@ import json
 import logging
 import os
 import signal
+import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -86,6 +87,31 @@ class ClusterBroker(LogbusBroker):
             "inter.broker.listener.name": "PEERS",
         }
 
+    def listen_securely(self, zookeeper: RunningZooKeeper, secrets: Path, chroot: str) -> None:
+        """Have other brokers log in, on an encrypted listener of theirs, with sessions of six seconds; reach ZooKeeper by TLS, with
+        znodes for the brokers only. Clients connect as before, and may do everything."""
+        authority = zookeeper.authority
+        assert authority is not None, "made without an authority"
+        certificate, trusted = str(authority.issue(f"broker-{self.broker_id}")), str(authority.certificate)
+        self.settings |= {
+            "listeners": f"PLAINTEXT://127.0.0.1:{self.port},PEERS://127.0.0.1:{self.peer_port}",
+            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,PEERS:SASL_SSL",
+            "inter.broker.listener.name": "PEERS",
+            "connections.max.reauth.ms": "6000",
+            "listener.name.peers.ssl.keystore.location": certificate,
+            "listener.name.peers.ssl.truststore.location": trusted,
+            "logbus.users.file": str(secrets / "users"),
+            "logbus.inter.broker.user": "broker",
+            "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+            "super.users": "User:broker;User:ANONYMOUS",
+            "zookeeper.connect": f"127.0.0.1:{zookeeper.tls_port}{chroot}",
+            "zookeeper.ssl.client.enable": "true",
+            "zookeeper.ssl.keystore.location": certificate,
+            "zookeeper.ssl.truststore.location": trusted,
+            "logbus.zookeeper.auth.file": str(secrets / "zookeeper"),
+            "zookeeper.set.acl": "true",
+        }
+
     def release(self) -> None:
         super().release()
         self._reserved_for_peers.release()
@@ -129,7 +155,8 @@ class KafkaMember(ClusterBroker):
 
 
 class RunningCluster:
-    """`count` brokers with ids from 1 on a running ZooKeeper, in a chroot of their own; a context manager."""
+    """`count` brokers with ids from 1 on a running ZooKeeper, in a chroot of their own; a context manager. If the ZooKeeper has an
+    authority, they log in at each other and there (`listen_securely`); `password` is theirs."""
 
     def __init__(
         self,
@@ -145,7 +172,11 @@ class RunningCluster:
         self.zookeeper = zookeeper
         self._connect = f"{zookeeper.connect}{chroot}"
         self._again = KazooRetry(max_tries=-1, delay=0.1, backoff=1, max_delay=0.2, deadline=PATIENCE_SECONDS)
-        self._truth = KazooClient(hosts=self._connect, timeout=10.0, connection_retry=self._again.copy(), logger=_silent)
+        self.password = uuid.uuid4().hex
+        identity = [("digest", f"brokers:{self.password}")]
+        self._truth = KazooClient(
+            hosts=self._connect, timeout=10.0, connection_retry=self._again.copy(), logger=_silent, auth_data=identity
+        )
         member = KafkaMember if os.environ.get("LOGBUS_TEST_BROKER") == "kafka" else ClusterBroker
         self.brokers = {
             number: member(
@@ -153,6 +184,12 @@ class RunningCluster:
             )
             for number in range(1, count + 1)
         }
+        if zookeeper.authority is not None:
+            for name, user in (("users", "broker"), ("zookeeper", "brokers")):
+                (directory / name).write_text(f"{user}={self.password}\n")
+                (directory / name).chmod(0o600)
+            for broker in self.brokers.values():
+                broker.listen_securely(zookeeper, directory, chroot)
         if has_links:
             for broker in self.brokers.values():
                 broker.listen_behind(self._stack.enter_context(PeerLink(broker.peer_port)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import select
 import socket
+import ssl
 import struct
 from collections.abc import Callable
 from typing import Any
@@ -11,20 +12,29 @@ from typing import Any
 from logbus.waiting import PATIENCE_SECONDS, wait_until
 from logbus_broker.cluster.metadata_image import Endpoint
 from logbus_broker.config.settings import BrokerConfig
+from logbus_broker.errors import SaslAuthenticationFailed
 from logbus_broker.network.peer import Addresses, PeerConnections
+from logbus_broker.network.peer_login import OPEN, PeerSecurity
 from logbus_broker.network.poller import Poller
+from logbus_broker.protocol import codec
+from logbus_broker.protocol.api import ApiKey
 from logbus_broker.replication.interfaces import PeerRequest
+from logbus_broker.security import scram
+from logbus_broker.security.state import SecurityState
 
 from tests.support.manual_clock import ManualClock
 
 HELLO = 18
+LOGIN_VERSION = 1
 
 
 class ScriptedPeer:
-    """A listening socket; the test accepts, reads requests and answers them as it wants."""
+    """A listening socket; the test accepts, reads requests and answers them as it wants. With a `context` it speaks TLS."""
 
-    def __init__(self, *, is_listening: bool = True) -> None:
+    def __init__(self, *, is_listening: bool = True, context: ssl.SSLContext | None = None) -> None:
         """If it does not listen, it still occupies its port, where connections are refused."""
+        self._context = context
+        self._is_encrypted = context is None
         self._listening = socket.socket()
         self._listening.settimeout(PATIENCE_SECONDS)
         self._listening.bind(("127.0.0.1", 0))
@@ -45,6 +55,20 @@ class ScriptedPeer:
         if self.sock is None and _is_readable(self._listening):
             self.sock, _ = self._listening.accept()
             self.sock.settimeout(PATIENCE_SECONDS)
+            if self._context is not None:
+                self.sock.setblocking(False)
+                self.sock = self._context.wrap_socket(self.sock, server_side=True, do_handshake_on_connect=False)
+                self._is_encrypted = False
+        if isinstance(self.sock, ssl.SSLSocket) and not self._is_encrypted:
+            try:
+                self.sock.do_handshake()
+            except (ssl.SSLWantReadError, ssl.SSLWantWriteError):
+                return False
+            except OSError:  # the client did not like the certificate
+                self.hang_up()
+                return False
+            self.sock.settimeout(PATIENCE_SECONDS)
+            self._is_encrypted = True
         return self.sock is not None and _is_readable(self.sock)
 
     def read(self) -> tuple[int, int, int, bytes]:
@@ -62,6 +86,15 @@ class ScriptedPeer:
         api_key, _, correlation_id, _ = self.read()
         assert api_key == HELLO
         self.answer(correlation_id, b"\0\0\0\0\0\0")
+
+    def read_message(self, api_key: int) -> tuple[int, Any]:
+        """A request of a login: its correlation id, and what it says."""
+        asked, version, correlation_id, body = self.read()
+        assert (asked, version) == (api_key, LOGIN_VERSION)
+        return correlation_id, codec.decode_request(api_key, version, memoryview(body))
+
+    def answer_message(self, correlation_id: int, api_key: int, **values: Any) -> None:
+        self.answer(correlation_id, codec.response_class(api_key)(**values).encode(version=LOGIN_VERSION))
 
     def hang_up(self) -> None:
         assert self.sock is not None
@@ -88,7 +121,7 @@ class ScriptedPeer:
 class PeerWorld:
     """Broker 1. `events` records what happens to its connections, in order."""
 
-    def __init__(self, **settings: Any) -> None:
+    def __init__(self, security: PeerSecurity = OPEN, **settings: Any) -> None:
         self.clock = ManualClock()
         self.poller: Poller[Any] = Poller()
         self.events: list[tuple[str, int]] = []
@@ -102,6 +135,7 @@ class PeerWorld:
             resolve=lambda endpoint, then: self.looked_up.append((endpoint, then)),
             jitter=lambda: 1.0,
             config=BrokerConfig(**settings),
+            security=security,
         )
 
     def reached(self, broker: int) -> None:
@@ -150,6 +184,28 @@ class PeerWorld:
         self.until(peer.is_greeted)
         peer.answer_greeting()
         self.until(lambda: self.peers.is_reached(broker))
+
+    def log_in(self, peer: ScriptedPeer, state: SecurityState, lifetime_ms: int = 0) -> None:
+        """Let it log in at a peer that has these users; SaslAuthenticationFailed if the peer refuses it."""
+        self.until(peer.is_greeted)
+        correlation_id, handshake = peer.read_message(ApiKey.SASL_HANDSHAKE)
+        peer.answer_message(correlation_id, ApiKey.SASL_HANDSHAKE, error_code=0, mechanisms=[handshake.mechanism])
+        self.until(peer.is_greeted)
+        correlation_id, message = peer.read_message(ApiKey.SASL_AUTHENTICATE)
+        users = scram.Users(lambda: state, b"")
+        server = scram.exchange(scram.NAMES[handshake.mechanism], users, lambda: "server", message.auth_bytes)
+        answer: dict[str, Any] = {"error_code": 0, "error_message": None, "auth_bytes": next(server), "session_lifetime_ms": 0}
+        peer.answer_message(correlation_id, ApiKey.SASL_AUTHENTICATE, **answer)
+        self.until(peer.is_greeted)
+        correlation_id, message = peer.read_message(ApiKey.SASL_AUTHENTICATE)
+        try:
+            server.send(message.auth_bytes)
+        except StopIteration as done:
+            answer |= {"auth_bytes": done.value.last, "session_lifetime_ms": lifetime_ms}
+        except SaslAuthenticationFailed as refusal:
+            answer |= {"error_code": 58, "error_message": str(refusal), "auth_bytes": b""}
+        peer.answer_message(correlation_id, ApiKey.SASL_AUTHENTICATE, **answer)
+        self.turn(PATIENCE_SECONDS)  # until it has arrived
 
     def close(self) -> None:
         self.peers.know({})

@@ -15,7 +15,7 @@ from typing import Any
 from logbus.waiting import PATIENCE_SECONDS, wait_until
 from logbus_broker.clock import SystemClock
 from logbus_broker.cluster.store import Children, Found, NoNode, Operation, Outcome, Store
-from logbus_broker.cluster.zookeeper import ZooKeeperStore
+from logbus_broker.cluster.zookeeper import OPEN, Access, ZooKeeperStore
 
 from tests.sim.world import Timeline
 from tests.sim.zookeeper import SimZooKeeper
@@ -126,9 +126,10 @@ class SimulatedStores:
 class RealStores:
     """On a ZooKeeper at `port`, in a chroot; a context manager that closes the stores it has opened."""
 
-    def __init__(self, port: int, chroot: str) -> None:
+    def __init__(self, port: int, chroot: str, access: Access = OPEN) -> None:
         self._port = port
-        self._chroot = chroot
+        self.chroot = chroot
+        self.access = access
         self._woken = threading.Event()
         self._clients: list[StoreClient] = []
         self._links: dict[StoreClient, Link] = {}
@@ -148,8 +149,9 @@ class RealStores:
     def client(self, *, session_timeout_ms: int = SESSION_TIMEOUT_MS, is_connected: bool = True, others: str = "") -> StoreClient:
         """`others` are further hosts, for `zookeeper.connect`."""
         link = self._stack.enter_context(Link(self._port))
-        connect = f"{others}127.0.0.1:{link.port}{self._chroot}"
-        client = StoreClient(self, ZooKeeperStore(connect, session_timeout_ms, self._woken.set, clock=SystemClock()))
+        connect = f"{others}127.0.0.1:{link.port}{self.chroot}"
+        store = ZooKeeperStore(connect, session_timeout_ms, self._woken.set, clock=SystemClock(), access=self.access)
+        client = StoreClient(self, store)
         self._clients.append(client)
         self._links[client] = link
         client.store.begin(client)

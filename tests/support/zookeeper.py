@@ -9,7 +9,7 @@ import os
 import shutil
 import signal
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -21,6 +21,7 @@ from logbus.cli.processes import ReservedPorts, SupervisedProcess, running_watch
 from logbus.waiting import wait_until
 
 from benchmarks import processes
+from tests.support.authority import Authority
 
 TICK_MS = 200
 MEMORY = Path("/dev/shm")  # a stalled disk would delay all sessions
@@ -31,11 +32,13 @@ SETTINGS = {"forceSync": "no", "preAllocSize": "1024", "maxSessionTimeout": "120
 class RunningServer:
     """One server process; when it is started again, it has what it had stored."""
 
-    def __init__(self, server: ZooKeeperServer, ensemble: Sequence[ZooKeeperServer], tick_ms: int) -> None:
+    def __init__(
+        self, server: ZooKeeperServer, ensemble: Sequence[ZooKeeperServer], tick_ms: int, settings: Mapping[str, str]
+    ) -> None:
         self.port = server.port
         self._data = server.directory / "data"
         self._program = zookeeper_program(
-            server, environment=os.environ, run_directory=server.directory, ensemble=ensemble, tick_ms=tick_ms, settings=SETTINGS
+            server, environment=os.environ, run_directory=server.directory, ensemble=ensemble, tick_ms=tick_ms, settings=settings
         )
         self._process: SupervisedProcess | None = None
 
@@ -84,13 +87,14 @@ class RunningServer:
 
 
 class RunningZooKeeper:
-    """`servers` servers; a context manager."""
+    """`servers` servers; a context manager. With an authority, the only server also listens at `tls_port`, for clients whose
+    certificate the authority has signed."""
 
-    def __init__(self, servers: int = 1, tick_ms: int = TICK_MS) -> None:
+    def __init__(self, servers: int = 1, tick_ms: int = TICK_MS, authority: Authority | None = None) -> None:
         self._directory = tempfile.TemporaryDirectory(
             prefix="logbus-zookeeper-", dir=MEMORY if os.access(MEMORY, os.W_OK) else None, ignore_cleanup_errors=True
         )
-        self._ports = ReservedPorts(3 * servers)
+        self._ports = ReservedPorts(3 * servers + 1)
         numbers = iter(self._ports.numbers)
         each = [
             ZooKeeperServer(
@@ -102,7 +106,17 @@ class RunningZooKeeper:
             )
             for number in range(1, servers + 1)
         ]
-        self.servers = [RunningServer(server, each if servers > 1 else (), tick_ms) for server in each]
+        self.authority = authority
+        self.tls_port = next(numbers)
+        settings = SETTINGS
+        if authority is not None:
+            settings = SETTINGS | {
+                "serverCnxnFactory": "org.apache.zookeeper.server.NettyServerCnxnFactory",
+                "secureClientPort": str(self.tls_port),
+                "ssl.keyStore.location": str(authority.issue("zookeeper")),
+                "ssl.trustStore.location": str(authority.certificate),
+            }
+        self.servers = [RunningServer(server, each if servers > 1 else (), tick_ms, settings) for server in each]
 
     def __enter__(self) -> Self:
         for server in self.servers:

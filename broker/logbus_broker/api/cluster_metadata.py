@@ -98,8 +98,9 @@ class ClusterSecurity:
         store.run_script(self._member.store, script, go_on)
 
     def _wait_until_seen(self, version: int, go_on: thread_pool.Outcome) -> None:
-        is_seen = lambda image: image.security.version >= version  # noqa: E731
-        self._member.when_seen(is_seen, functools.partial(go_on, None), topic_admin.TIMEOUT_MS)
+        self._member.when_seen(
+            lambda image: image.security.version >= version, functools.partial(go_on, None), topic_admin.TIMEOUT_MS
+        )
 
 
 def _refresh_settings(context: handler.Context) -> None:

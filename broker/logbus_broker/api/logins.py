@@ -167,22 +167,22 @@ def with_credentials(state: SecurityState, credentials: Mapping[tuple[str, Scram
     return replace(state, credentials=credentials, nobody_key=state.nobody_key or os.urandom(_NOBODY_KEY_BYTES))
 
 
-def read_users_file(path: Path) -> dict[str, str]:
-    """Passwords by user from the file that `logbus.users.file` names: lines NAME=PASSWORD, `#` begins a comment. StartupError
+def read_users_file(path: Path, setting: str = "logbus.users.file") -> dict[str, str]:
+    """Passwords by user from the file that the setting names: lines NAME=PASSWORD, `#` begins a comment. StartupError
     says what to do about one that cannot be read, or that others can read."""
     try:
         if stat.S_IMODE(path.stat().st_mode) & 0o077:
-            raise errors.StartupError(f"logbus.users.file: others may read the passwords in {path}: chmod 600 {path}")
+            raise errors.StartupError(f"{setting}: others may read the passwords in {path}: chmod 600 {path}")
         lines = path.read_text().splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise errors.StartupError(f"logbus.users.file: cannot read {path}: {error}") from None
+        raise errors.StartupError(f"{setting}: cannot read {path}: {error}") from None
     passwords: dict[str, str] = {}
     for number, line in enumerate(lines, 1):
         user, separator, password = line.partition("=")
         if not line.strip() or line.lstrip().startswith("#"):
             continue
         if not (separator and user.strip() and password):  # the line itself is not shown: it may be a password
-            raise errors.StartupError(f"logbus.users.file: {path}, line {number}: expected NAME=PASSWORD")
+            raise errors.StartupError(f"{setting}: {path}, line {number}: expected NAME=PASSWORD")
         passwords[user.strip()] = password
     return passwords
 

@@ -10,6 +10,9 @@ never learns that its session is over; after the process was suspended it report
 identified by its id. How long to wait for an answer is decided here, by our clock: kazoo keeps requests while it is suspended and
 may send them much later. They are conditional on versions, so a late one does no harm, and its answer is ignored.
 
+TLS is ours, too (`Access`): kazoo would also trust every authority of the operating system, and would wait for the socket while
+bytes that have been decrypted are waiting for it.
+
 The chroot is prepended to each path here rather than by kazoo, whose client cannot create a missing chroot. A connection counts
 from the moment the chroot exists.
 """
@@ -22,15 +25,26 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import accumulate
 from typing import Any
 
 from kazoo.client import KazooClient, KazooState, TransactionRequest
-from kazoo.exceptions import BadVersionError, NodeExistsError, NoNodeError, NotEmptyError, RolledBackError, RuntimeInconsistency
+from kazoo.exceptions import (
+    BadVersionError,
+    InvalidACLError,
+    NoAuthError,
+    NodeExistsError,
+    NoNodeError,
+    NotEmptyError,
+    RolledBackError,
+    RuntimeInconsistency,
+)
 from kazoo.handlers.threading import AsyncResult, SequentialThreadingHandler
 from kazoo.protocol.states import EventType, WatchedEvent
 from kazoo.retry import KazooRetry
+from kazoo.security import CREATOR_ALL_ACL
 
 from logbus_broker import logs
 from logbus_broker.clock import Clock
@@ -50,6 +64,26 @@ _REASONS = {
     NotEmptyError: store.Reason.NOT_EMPTY,
 }
 
+# What an operator has to be told rather than kazoo's name of it.
+_FORBIDDEN = {
+    NoAuthError: "the znode's ACL does not allow it: check logbus.zookeeper.auth.file, and the certificate shown to ZooKeeper",
+    InvalidACLError: "ZooKeeper does not know who this broker is: check logbus.zookeeper.auth.file, and zookeeper.set.acl",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Access:
+    """How ZooKeeper is reached, and who this broker is there. `encrypt` returns the encrypted socket for a socket and the name of
+    its host; it may show a certificate. `identity` is a `NAME:PASSWORD` of ZooKeeper's scheme digest. With `is_private`, only the
+    same identities may read and change what is created."""
+
+    encrypt: Callable[[Any, str], Any] | None = None
+    identity: str = field(default="", repr=False)
+    is_private: bool = False
+
+
+OPEN = Access()
+
 _Asked = tuple[float, Callable[[AsyncResult], Any], Callable[[Any], None]]  # deadline, decoder of its answer, callback
 
 
@@ -57,7 +91,9 @@ class ZooKeeperStore:
     """See the module docstring. `connect` is the checked text of the setting, `host:port,host:port/chroot`; `wake` is called from
     kazoo's thread whenever something waits for `drain`."""
 
-    def __init__(self, connect: str, session_timeout_ms: int, wake: Callable[[], None], *, clock: Clock) -> None:
+    def __init__(
+        self, connect: str, session_timeout_ms: int, wake: Callable[[], None], *, clock: Clock, access: Access = OPEN
+    ) -> None:
         hosts, slash, below = connect.partition("/")
         self._chroot = slash + below
         self._has_chroot = not self._chroot
@@ -70,12 +106,14 @@ class ZooKeeperStore:
         self._is_woken = False
         self._is_connected = False  # used by kazoo's thread only
         self._asked: dict[AsyncResult, _Asked] = {}  # ordered by deadline
-        self._handler = _Handler(partial(self._post, self._answered))
+        self._handler = _Handler(partial(self._post, self._answered), access.encrypt)
         self._client = KazooClient(
             hosts=hosts,
             timeout=self._timeout,
             handler=self._handler,
             connection_retry=_retry_for_ever(self._timeout),
+            auth_data=[("digest", access.identity)] if access.identity else None,
+            default_acl=CREATOR_ALL_ACL if access.is_private else None,
             logger=logging.getLogger("broker.zookeeper.client"),
         )
         self._client.logger.setLevel(logging.WARNING)  # below that it logs every attempt
@@ -200,6 +238,8 @@ class ZooKeeperStore:
         if isinstance(node, store.Node):
             self._has_chroot = True
             self._announce(session_id)
+        elif isinstance(node, store.Unknown):
+            logger.error("cannot read the chroot %s of zookeeper.connect: %s", self._chroot, node.detail)
         elif isinstance(node, store.NoNode):
             logger.error(
                 "the chroot %s of zookeeper.connect does not exist, and ZooKeeper does not let this broker create it: create it "
@@ -232,9 +272,10 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
     """How kazoo calls back: at once, on the socket's thread. It also keeps that thread alive, since an exception that kazoo does
     not expect would end it, and the connection would never be restored."""
 
-    def __init__(self, arrived: Callable[[AsyncResult], None]) -> None:
+    def __init__(self, arrived: Callable[[AsyncResult], None], encrypt: Callable[[Any, str], Any] | None) -> None:
         super().__init__()
         self.arrived = arrived
+        self._encrypt = encrypt
         self.is_closing = False
 
     @property
@@ -254,8 +295,22 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
     def async_result(self) -> AsyncResult:
         return _Result(self)
 
-    def create_connection(self, *args: Any, timeout: float, **options: Any) -> Any:
-        return super().create_connection(*args, timeout=min(timeout, _CONNECT_SECONDS_MAX), **options)
+    def create_connection(self, *args: Any, hostname: str, timeout: float, **options: Any) -> Any:
+        sock = super().create_connection(*args, timeout=min(timeout, _CONNECT_SECONDS_MAX), **options)
+        if self._encrypt is None:
+            return sock
+        try:
+            sock.settimeout(timeout)
+            return self._encrypt(sock, hostname)
+        except OSError as error:
+            sock.close()
+            logger.error("no encryption with ZooKeeper at %s: %s (zookeeper.connect, zookeeper.ssl.*)", hostname, error)
+            raise
+
+    def select(self, readers: Sequence[Any], writers: Sequence[Any], errors: Sequence[Any], timeout: float | None = None) -> Any:
+        decrypted = [reader for reader in readers if hasattr(reader, "pending") and reader.pending()]
+        ready = super().select(readers, writers, errors, 0 if decrypted else timeout)
+        return [*decrypted, *(reader for reader in ready[0] if reader not in decrypted)], *ready[1:]
 
     def spawn(self, func: Callable[..., None], *args: Any, **kwargs: Any) -> threading.Thread:
         def keep_running() -> None:
@@ -343,7 +398,7 @@ def _outcome(operations: Sequence[store.Operation], chroot_length: int, result: 
         return _unknown(error)
     for index, answer in enumerate(answers):
         if isinstance(answer, Exception) and not isinstance(answer, RolledBackError | RuntimeInconsistency):
-            detail = type(answer).__name__
+            detail = _FORBIDDEN.get(type(answer)) or type(answer).__name__
             return store.Refused(index=index, reason=_REASONS.get(type(answer), store.Reason.OTHER), detail=detail)
     pairs = [
         (0, answer[chroot_length:])
@@ -355,4 +410,4 @@ def _outcome(operations: Sequence[store.Operation], chroot_length: int, result: 
 
 
 def _unknown(error: Exception) -> store.Unknown:
-    return store.Unknown(detail=str(error) or type(error).__name__)
+    return store.Unknown(detail=_FORBIDDEN.get(type(error)) or str(error) or type(error).__name__)

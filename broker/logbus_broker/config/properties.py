@@ -12,7 +12,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from logbus_broker.config.parsers import SecurityProtocol, nearest, protocols_by_name, whole_number
+from logbus_broker.config.parsers import nearest, protocols_by_name, whole_number
 from logbus_broker.config.settings import BrokerConfig, LogConfig
 from logbus_broker.errors import ConfigError, InvalidConfig
 
@@ -217,10 +217,34 @@ def _inter_broker(config: BrokerConfig) -> str | None:
         return f"inter.broker.listener.name={config.inter_broker_listener_name} is not one of the listeners {', '.join(names)}"
     if config.is_clustered and not config.inter_broker_listener_name and len(names) > 1 and "PLAINTEXT" not in names:
         return f"several listeners, none of them called PLAINTEXT: set inter.broker.listener.name to one of {', '.join(names)}"
-    if config.is_clustered and (protocol := config.protocol_of(config.inter_broker_listener)) != SecurityProtocol.PLAINTEXT:
+    return None
+
+
+def _between_brokers(config: BrokerConfig) -> str | None:
+    if not config.is_clustered:
+        return None
+    name, mechanism = config.inter_broker_listener, config.inter_broker_mechanism
+    protocol, settings = config.protocol_of(name), config.at_listener(name)
+    if protocol.has_tls and not (settings.ssl_truststore_location or settings.ssl_truststore_certificates):
+        return f"brokers verify each other's certificates at listener {name} ({protocol}): set ssl.truststore.location"
+    if protocol.has_login and not (config.inter_broker_user and config.users_file):
+        return f"brokers log in at each other's listener {name}: set logbus.inter.broker.user and logbus.users.file"
+    if protocol.has_login and mechanism not in settings.sasl_enabled_mechanisms:
+        return f"sasl.mechanism.inter.broker.protocol={mechanism} is not one of listener {name}'s sasl.enabled.mechanisms"
+    return None
+
+
+def _zookeeper_access(config: BrokerConfig) -> str | None:
+    for name, value in (
+        ("zookeeper.ssl.truststore.location", config.zookeeper_truststore),
+        ("zookeeper.ssl.keystore.location", config.zookeeper_keystore),
+    ):
+        if value and not config.zookeeper_tls:
+            return f"{name}={value} has no effect without zookeeper.ssl.client.enable=true"
+    if config.zookeeper_set_acl and not (config.zookeeper_auth_file or config.zookeeper_keystore):
         return (
-            f"brokers connect to each other with PLAINTEXT, and listener {config.inter_broker_listener} has {protocol}: set "
-            "inter.broker.listener.name to one that has it"
+            "zookeeper.set.acl=true, but the brokers have no identity in ZooKeeper: set logbus.zookeeper.auth.file, or "
+            "zookeeper.ssl.keystore.location"
         )
     return None
 
@@ -262,6 +286,8 @@ _RULES: tuple[_Rule, ...] = (
     _keystores,
     _advertised,
     _inter_broker,
+    _between_brokers,
+    _zookeeper_access,
     _one_broker_keeps_one,
     _min_insync_fits,
     _audit,

@@ -335,7 +335,19 @@ class BrokerConfig:
     zookeeper_session_ms: int = setting("zookeeper.session.timeout.ms", 6_000, between(1_000, INT32_MAX))
     # Has no effect: a starting broker waits as long as it takes for a ZooKeeper that is starting too, or electing its leader.
     zookeeper_connection_ms: int = setting("zookeeper.connection.timeout.ms", 18_000, between(1, INT32_MAX))
+    zookeeper_tls: bool = setting("zookeeper.ssl.client.enable", False, boolean)
+    zookeeper_truststore: str = setting("zookeeper.ssl.truststore.location", "", str)
+    zookeeper_keystore: str = setting("zookeeper.ssl.keystore.location", "", str)
+    zookeeper_identification: str = setting("zookeeper.ssl.endpoint.identification.algorithm", "HTTPS", one_of("HTTPS", ""))
+    # A file, not a setting: settings are shown by admin tools.
+    zookeeper_auth_file: str = setting("logbus.zookeeper.auth.file", "", str)
+    zookeeper_set_acl: bool = setting("zookeeper.set.acl", False, boolean)
     inter_broker_listener_name: str = setting("inter.broker.listener.name", "", str.upper)
+    inter_broker_mechanism: str = setting(
+        "sasl.mechanism.inter.broker.protocol", "SCRAM-SHA-512", one_of("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
+    )
+    # Who brokers are at each other; the password is in logbus.users.file.
+    inter_broker_user: str = setting("logbus.inter.broker.user", "", str)
     offsets_replication_factor: int = setting("offsets.topic.replication.factor", 3, between(1, 32_767))
     offsets_partitions: int = setting("offsets.topic.num.partitions", 50, between(1, 10_000))  # fixed forever once it is created
     replica_lag_ms_max: int = setting("replica.lag.time.max.ms", 30_000, between(1, INT64_MAX))

@@ -1,13 +1,14 @@
 """Connections to the other brokers, in the same loop as clients' connections: one to each broker, made and kept.
 
 A connection begins with ApiVersions, like every client's: a broker closes a connection that stays silent, and the answer proves
-that a broker is there, not only an open port. A lost connection is retried at once, because that attempt shows whether the
-process is gone (refused) or only the connection was lost; after that, with growing pauses.
+that a broker is there, not only an open port. Before that come TLS and a login, if the others' listener asks for them
+(`PeerSecurity`), and the login is repeated before it expires.
+
+A lost connection is retried at once, because that attempt shows whether the process is gone (refused) or only the connection was
+lost; after that, with growing pauses.
 
 Refused means that all addresses of the broker's host name refused. A connection to a local port without a listener may connect to
 itself (TCP's simultaneous open): that counts as refused, too.
-
-Each answer has its own memory, a mapping if it is large, so the receiver may keep it and nothing is copied twice.
 """
 
 from __future__ import annotations
@@ -16,22 +17,21 @@ import errno
 import logging
 import math
 import socket
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from ipaddress import ip_address
-from typing import Any, NamedTuple
+from typing import Any
 
 from logbus_broker.clock import Clock
 from logbus_broker.cluster.metadata_image import Endpoint
 from logbus_broker.config.settings import BrokerConfig
-from logbus_broker.errors import ProtocolError
+from logbus_broker.errors import AuthenticationError, ConfigError, ProtocolError, TlsFailure
 from logbus_broker.log.thread_pool import ThreadPool
 from logbus_broker.logs import log_bug
-from logbus_broker.network.buffers import LargeFrame, Output
+from logbus_broker.network.peer_connection import PeerConnection
+from logbus_broker.network.peer_login import OPEN, Login, PeerSecurity
 from logbus_broker.network.poller import READ, WRITE, Poller
 from logbus_broker.protocol.api import ApiKey
-from logbus_broker.protocol.framing import FRAME_LENGTH, read_response, request_frame
 from logbus_broker.replication.interfaces import PeerEvents, PeerRequest, Then
 
 logger = logging.getLogger("broker.peers")
@@ -43,9 +43,9 @@ CONNECT_SECONDS_MAX = 2.0  # a dead machine answers nothing: its network may be 
 _RETRY_SECONDS_FIRST = 0.05
 RETRY_SECONDS_MAX = 1.0
 _LOOK_SECONDS = 1.0  # how often to look for overdue answers
-_BUFFER_BYTES = 256 * 1024  # a larger answer is received into a mapping
-_SEND_BYTES_MAX = 1 << 20
-_WAITING_MAX = 64  # unanswered requests on one connection: a follower has two
+# How much of a login's time is used before the next one. Kafka's clients use 85 to 95 % of it, and send nothing else meanwhile.
+# Here each of three answers may be behind that to a fetch, which waits (replica.fetch.wait.max.ms).
+_LOGIN_USED = 0.7
 _HELLO = PeerRequest(int(ApiKey.API_VERSIONS), 0, b"")
 
 
@@ -63,105 +63,27 @@ def resolver(thread_pool: ThreadPool) -> Resolve:
     return resolve
 
 
-class _Waiting(NamedTuple):
-    """A request that is still unanswered."""
-
-    correlation_id: int
-    api_key: int
-    version: int
-    then: Then
-    since: float
-
-
-class _Link:
-    """One TCP connection: frames out, answers in. Any exception it raises ends it."""
-
-    def __init__(self, sock: socket.socket, client_id: bytes, frame_bytes_max: int) -> None:
-        self.sock = sock
-        self.is_open = False  # whether the connection is established; nothing can be sent before
-        self.output = Output()
-        self.waiting: deque[_Waiting] = deque()
-        self._client_id = client_id
-        self._frame_bytes_max = frame_bytes_max
-        self._correlation_id = 0
-        self._buffer = bytearray(_BUFFER_BYTES)
-        self._view = memoryview(self._buffer)
-        self._start = self._end = 0
-        self._large: LargeFrame | None = None
-
-    def request(self, request: PeerRequest, then: Then, now: float) -> None:
-        assert len(self.waiting) < _WAITING_MAX, "more requests in flight than any caller sends"
-        self._correlation_id += 1
-        number = self._correlation_id & 0x7FFFFFFF
-        self.waiting.append(_Waiting(number, request.api_key, request.version, then, now))
-        self.output.append(request_frame(request.api_key, request.version, number, self._client_id, request.body))
-
-    def receive(self) -> None:
-        """Read once and deliver the complete answers. Raises OSError, ProtocolError."""
-        try:
-            if self._large is not None:
-                count = self._large.receive(self.sock)
-            else:
-                count = self.sock.recv_into(self._view[self._end :])
-                self._end += count
-        except (BlockingIOError, InterruptedError):
-            return
-        if not count:
-            raise ConnectionResetError(errno.ECONNRESET, "closed by the peer")
-        if self._large is None:
-            self._take_frames()
-        elif self._large.is_whole:
-            frame, self._large = self._large.view, None
-            self._answer(frame)
-
-    def _take_frames(self) -> None:
-        while self._large is None and self._end - self._start >= FRAME_LENGTH.size:
-            (length,) = FRAME_LENGTH.unpack_from(self._buffer, self._start)
-            if not FRAME_LENGTH.size <= length <= self._frame_bytes_max:
-                raise ProtocolError(
-                    f"an answer of {length} bytes (accepted: to {self._frame_bytes_max}, socket.request.max.bytes)"
-                )
-            begin = self._start + FRAME_LENGTH.size
-            if length > _BUFFER_BYTES - FRAME_LENGTH.size:
-                self._large = LargeFrame(length, self._view[begin : self._end])
-                self._start = self._end
-            elif begin + length <= self._end:
-                self._start = begin + length
-                self._answer(memoryview(bytes(self._view[begin : self._start])))
-            else:
-                break
-        left = self._end - self._start
-        self._view[:left] = self._view[self._start : self._end]
-        self._start, self._end = 0, left
-
-    def _answer(self, frame: memoryview) -> None:
-        if not self.waiting:
-            raise ProtocolError("a response without a request")
-        waiting = self.waiting.popleft()
-        correlation_id, body = read_response(frame, waiting.api_key, waiting.version)
-        if correlation_id != waiting.correlation_id:
-            self.waiting.appendleft(waiting)
-            raise ProtocolError(f"the answer to request {correlation_id} instead of {waiting.correlation_id}")
-        waiting.then(body)
-
-    def close(self) -> list[Then]:
-        """Close the connection; returns the callbacks of unanswered requests."""
-        self.sock.close()
-        self.output.close()
-        left = [waiting.then for waiting in self.waiting]
-        self.waiting.clear()
-        return left
-
-
 class _Peer:
     """One broker: at most one link to it, or a time at which to retry."""
 
-    __slots__ = ("addresses", "all_refused", "broker", "endpoint", "interest", "is_reached", "link", "pause", "retry_at", "until")
+    __slots__ = (
+        "addresses",
+        "all_refused",
+        "broker",
+        "endpoint",
+        "interest",
+        "is_reached",
+        "link",
+        "login_at",
+        "pause",
+        "retry_at",
+        "until",
+    )
 
     def __init__(self, broker: int, endpoint: Endpoint) -> None:
         self.broker = broker
         self.endpoint = endpoint
-        self.link: _Link | None = None
+        self.link: PeerConnection | None = None
         self.is_reached = False
         self.interest = 0
         self.addresses: Addresses = ()  # not tried yet in this attempt
@@ -169,6 +91,7 @@ class _Peer:
         self.pause = _RETRY_SECONDS_FIRST
         self.retry_at = -math.inf  # infinity while an attempt is in progress, or has succeeded
         self.until = math.inf  # when the attempt times out
+        self.login_at = math.inf  # when to log in again, on the open connection
 
 
 class PeerConnections:
@@ -185,6 +108,7 @@ class PeerConnections:
         resolve: Resolve,
         jitter: Callable[[], float],
         config: BrokerConfig,
+        security: PeerSecurity = OPEN,
     ) -> None:
         self.due = math.inf
         self._me = me
@@ -193,11 +117,13 @@ class PeerConnections:
         self._clock = clock
         self._resolve = resolve
         self._jitter = jitter
+        self._security = security
         self._answer_seconds_max = config.replica_socket_ms_max / 1000
         self._frame_bytes_max = config.frame_bytes_max
         self._client_id = f"broker-{me}".encode()
         self._peers: dict[int, _Peer] = {}
         self._unsent: dict[_Peer, None] = {}  # peers with something to send
+        self._unread: dict[_Peer, None] = {}  # peers with something to receive, although their sockets do not say so
         self._unanswerable: list[Then] = []
         self._look_at = math.inf
 
@@ -208,6 +134,7 @@ class PeerConnections:
             if addresses.get(broker) != peer.endpoint:
                 del self._peers[broker]
                 self._unsent.pop(peer, None)
+                self._unread.pop(peer, None)
                 self._unanswerable += self._drop(peer)
         for broker, endpoint in addresses.items():
             if broker != self._me and broker not in self._peers:
@@ -237,6 +164,11 @@ class PeerConnections:
                 self._begin(peer)
             elif now >= peer.until:
                 self._attempt_failed(peer, "connection attempt timed out")
+            elif now >= peer.login_at:
+                self._guard(peer, self._log_in)
+        unread, self._unread = self._unread, {}
+        for peer in unread:
+            self._guard(peer, self._ready)
         unsent, self._unsent = self._unsent, {}
         for peer in unsent:
             self._guard(peer, self._send)
@@ -276,7 +208,7 @@ class PeerConnections:
                     self._poller.register(sock.fileno(), READ | WRITE, partial(self._guard, peer, self._ready))
                     peer.interest, peer.until = READ | WRITE, self._clock.monotonic() + CONNECT_SECONDS_MAX
                     self.due = min(self.due, peer.until)
-                    peer.link = _Link(sock, self._client_id, self._frame_bytes_max)
+                    peer.link = PeerConnection(sock, self._client_id, self._frame_bytes_max)
                     return
             except OSError as error:  # out of descriptors, no such family: no evidence about the peer
                 code = error.errno or errno.EIO
@@ -295,7 +227,7 @@ class PeerConnections:
         self.due = min(self.due, peer.retry_at)
         logger.debug("broker %d at %s:%d: %s", peer.broker, peer.endpoint.host, peer.endpoint.port, why)
 
-    def _connected(self, peer: _Peer, link: _Link) -> None:
+    def _connected(self, peer: _Peer, link: PeerConnection) -> None:
         """The attempt on one address has succeeded or failed."""
         code = link.sock.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
         if code == 0:
@@ -311,11 +243,46 @@ class PeerConnections:
             self._drop(peer)
             self._try_next(peer)
             return
+        if self._security.context is not None:
+            link.encrypt(self._security.context(), peer.endpoint.host)
+        self._secure(peer, link)
+
+    def _secure(self, peer: _Peer, link: PeerConnection) -> None:
+        """Encrypt, then log in, then greet."""
+        if link.tls is not None and not link.tls.handshake():
+            self._watch(peer, link)
+            return
         link.is_open = True
+        if self._security.account is None:
+            self._greet(peer, link)
+        else:
+            self._log_in(peer, link)
+
+    def _log_in(self, peer: _Peer, link: PeerConnection) -> None:
+        assert self._security.account is not None
+        peer.login_at = math.inf
+        self._continue_login(peer, link, self._security.account.log_in(), None)
+
+    def _continue_login(self, peer: _Peer, link: PeerConnection, login: Login, body: memoryview | None) -> None:
+        if peer.link is not link:
+            return
+        try:
+            request = login.send(body) if body is not None else next(login)
+        except StopIteration as done:
+            if done.value:
+                peer.login_at = self._clock.monotonic() + _LOGIN_USED * done.value / 1000
+                self.due = min(self.due, peer.login_at)
+            if not peer.is_reached:
+                self._greet(peer, link)
+        else:
+            link.request(request, partial(self._continue_login, peer, link, login), self._clock.monotonic())
+            self._send(peer, link)
+
+    def _greet(self, peer: _Peer, link: PeerConnection) -> None:
         link.request(_HELLO, lambda body: self._greeted(peer, link, body), self._clock.monotonic())
         self._send(peer, link)
 
-    def _greeted(self, peer: _Peer, link: _Link, body: memoryview | None) -> None:
+    def _greeted(self, peer: _Peer, link: PeerConnection, body: memoryview | None) -> None:
         if body is None or peer.link is not link:
             return
         if bytes(body[:2]) != b"\0\0":
@@ -326,35 +293,45 @@ class PeerConnections:
 
     # -- a connection ----------------------------------------------------------------------------------------------------------
 
-    def _ready(self, peer: _Peer, link: _Link) -> None:
+    def _ready(self, peer: _Peer, link: PeerConnection) -> None:
         if not link.is_open:
-            self._connected(peer, link)
+            step = self._connected if link.tls is None else self._secure
+            step(peer, link)
             return
         link.receive()
+        if link.tls is not None and link.tls.has_more and peer.link is link:
+            self._unread[peer] = None
+            self.due = -math.inf
         if peer.link is link and link.output:
             self._send(peer, link)
 
-    def _send(self, peer: _Peer, link: _Link) -> None:
-        link.output.send(link.sock, _SEND_BYTES_MAX)
-        interest = READ | WRITE if link.output else READ
+    def _send(self, peer: _Peer, link: PeerConnection) -> None:
+        link.send()
+        self._watch(peer, link)
+
+    def _watch(self, peer: _Peer, link: PeerConnection) -> None:
+        interest = link.interest
         if interest != peer.interest:
             self._poller.modify(link.sock.fileno(), interest)
             peer.interest = interest
 
-    def _guard(self, peer: _Peer, action: Callable[[_Peer, _Link], None]) -> None:
+    def _guard(self, peer: _Peer, action: Callable[[_Peer, PeerConnection], None]) -> None:
         """Any failure costs this connection, and no other."""
         link = peer.link
         if link is None:
             return
         try:
             action(peer, link)
+        except (AuthenticationError, ConfigError, TlsFailure) as error:
+            logger.error("cannot connect to broker %d at %s:%d: %s", peer.broker, peer.endpoint.host, peer.endpoint.port, error)
+            self._lost(peer, link, str(error))
         except (OSError, ProtocolError) as error:
             self._lost(peer, link, str(error))
         except Exception as error:
             log_bug("handling a response of broker %d failed", peer.broker, error=error)
             self._lost(peer, link, "a defect")
 
-    def _lost(self, peer: _Peer, link: _Link, why: str) -> None:
+    def _lost(self, peer: _Peer, link: PeerConnection, why: str) -> None:
         if peer.link is not link:
             return
         was_reached = peer.is_reached
@@ -370,7 +347,8 @@ class PeerConnections:
             self._tell("a lost connection", partial(self._events.closed, peer.broker))
 
     def _drop(self, peer: _Peer) -> list[Then]:
-        link, peer.link, peer.is_reached, peer.interest, peer.until = peer.link, None, False, 0, math.inf
+        link, peer.link, peer.is_reached, peer.interest = peer.link, None, False, 0
+        peer.until = peer.login_at = math.inf
         if link is None:
             return []
         self._poller.unregister(link.sock.fileno())
@@ -387,10 +365,10 @@ class PeerConnections:
                 self._lost(peer, link, f"no answer for {self._answer_seconds_max:g} s (replica.socket.timeout.ms)")
 
     def _set_due(self) -> None:
-        if self._unanswerable or self._unsent:
+        if self._unanswerable or self._unsent or self._unread:
             self.due = -math.inf
         else:
-            self.due = min((min(peer.retry_at, peer.until) for peer in self._peers.values()), default=math.inf)
+            self.due = min((min(peer.retry_at, peer.until, peer.login_at) for peer in self._peers.values()), default=math.inf)
             self.due = min(self.due, self._look_at)
 
     def _tell(self, what: str, call: Callable[[], None]) -> None:

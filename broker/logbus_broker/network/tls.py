@@ -125,7 +125,7 @@ class TlsStream:
 
 def _failure(error: ssl.SSLError) -> TlsFailure:
     if isinstance(error, ssl.SSLCertVerificationError):
-        return TlsFailure(f"the client's certificate is refused: {error.verify_message}")
+        return TlsFailure(f"the certificate is refused: {error.verify_message}")
     if error.reason in _NOT_TLS:
         return TlsFailure("the client does not speak TLS (security.protocol is not SSL or SASL_SSL?)")
     if error.reason == "PEER_DID_NOT_RETURN_A_CERTIFICATE":

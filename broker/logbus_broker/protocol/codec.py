@@ -424,6 +424,14 @@ def _decode(api_key: int, version: int, body: Data) -> tuple[Any, int]:
         raise ProtocolError(f"malformed request (api key {api_key}, version {version}): {error}") from error
 
 
+def decode_response(api_key: int, version: int, body: memoryview) -> Any:
+    """The body of an answer from another broker; ProtocolError if the bytes are malformed."""
+    try:
+        return response_class(api_key).decode(body, version=version)
+    except _DECODE_ERRORS as error:
+        raise ProtocolError(f"malformed answer (api key {api_key}, version {version}): {error}") from error
+
+
 def encode_response(message: Any, version: int) -> bytes:
     """Write a response's body, without its header."""
     return bytes(message.encode(version=version))

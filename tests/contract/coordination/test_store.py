@@ -20,9 +20,8 @@ from logbus_broker.cluster.store import (
     Unknown,
 )
 
-from tests.contract.coordination.conftest import real_stores
+from tests.contract.coordination.conftest import SecuredZooKeeper
 from tests.support.stores import SimulatedStores, StoreClient, Stores
-from tests.support.zookeeper import RunningZooKeeper
 
 SHORT_SESSION_MS = 2_000
 
@@ -364,10 +363,10 @@ def test_what_is_open_when_the_store_is_closed_gets_an_answer(client: StoreClien
     assert isinstance(outcomes[0], Unknown)
 
 
-def test_the_simulated_one_decides_every_transaction_as_the_real_one(zookeeper: RunningZooKeeper) -> None:
+def test_the_simulated_one_decides_every_transaction_as_the_real_one(zookeeper: SecuredZooKeeper) -> None:
     random = Random(7)
     simulated = SimulatedStores(seed=7).client()
-    with real_stores(zookeeper) as real_world:
+    with zookeeper.stores() as real_world:
         real = real_world.client()
         for client in (simulated, real):
             made(client, *PLACES)

@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import socket
+import ssl
 import struct
 from collections.abc import Iterator
-from itertools import pairwise
+from itertools import count, pairwise
 
 import pytest
+from logbus.waiting import PATIENCE_SECONDS
 from logbus_broker.cluster.metadata_image import Endpoint
 from logbus_broker.network.peer import CONNECT_SECONDS_MAX, RETRY_SECONDS_MAX
+from logbus_broker.network.peer_login import Account, PeerSecurity
+from logbus_broker.protocol import codec
+from logbus_broker.protocol.api import ApiKey
 from logbus_broker.replication.interfaces import PeerRequest
+from logbus_broker.security import scram
+from logbus_broker.security.state import ScramMechanism, SecurityState
 
+from tests.support.authority import Authority
 from tests.support.peer_world import PeerWorld, ScriptedPeer
 
 FETCH = 1
@@ -272,3 +280,112 @@ def test_a_name_without_an_address_is_tried_again_and_not_taken_for_dead(world: 
     world.turn()
     assert len(world.looked_up) == 1
     assert world.events == []
+
+
+# TLS and logins
+
+SHA_512 = ScramMechanism.SCRAM_SHA_512
+USERS = SecurityState(
+    credentials={("brokers", SHA_512): scram.credential_of_password(SHA_512, "secret", b"salt")}, nobody_key=b"key"
+)
+
+
+def account(password: str = "secret", mechanism: str = "SCRAM-SHA-512") -> Account:
+    nonces = count()
+    return Account(mechanism=mechanism, user="brokers", password=password, new_nonce=lambda: f"client{next(nonces)}")
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority(tmp_path_factory.mktemp("authority"))
+
+
+@pytest.fixture
+def encrypted_peer(authority: Authority) -> Iterator[ScriptedPeer]:
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(authority.issue("peer"))
+    peer = ScriptedPeer(context=context)
+    yield peer
+    peer.die()
+
+
+def test_a_broker_that_has_logged_in_by_tls_sends_and_receives_and_logs_in_again(
+    authority: Authority, encrypted_peer: ScriptedPeer
+) -> None:
+    peer, context = encrypted_peer, ssl.create_default_context(cafile=authority.certificate)
+    world = PeerWorld(PeerSecurity(context=lambda: context, account=account()))
+    world.peers.know({2: peer.endpoint})
+    world.log_in(peer, USERS, lifetime_ms=10_000)
+    assert world.events == []
+    world.reach_known(peer)
+    world.send(2, bytes(300_000))
+    world.until(peer.is_greeted)
+    assert peer.sock is not None
+    peer.sock.setblocking(False)
+    arrived = bytearray()
+    content = bytes(range(251)) * 20_000
+    while len(arrived) < 300_000:
+        world.turn(0.001)
+        try:
+            arrived += peer.sock.recv(1 << 20)
+        except ssl.SSLWantReadError:
+            continue
+    assert arrived.endswith(bytes(300_000))
+    (number,) = struct.unpack_from(">8xi", arrived)
+    unsent = memoryview(struct.pack(">ii", len(content) + 4, number) + content)
+    while not world.answers:
+        try:
+            unsent = unsent[peer.sock.send(unsent[:50_000]) :] if unsent else unsent
+        except ssl.SSLWantWriteError:
+            pass
+        world.turn(0.001)
+    assert world.answers == [content]
+    peer.sock.settimeout(PATIENCE_SECONDS)
+    for _ in range(2):
+        world.clock.advance_ms(6_990)
+        world.turn()
+        assert not peer.is_greeted()
+        world.clock.advance_ms(11)
+        world.turn()
+        world.log_in(peer, USERS, lifetime_ms=10_000)
+    world.send(2, b"last")
+    world.until(peer.is_greeted)
+    assert peer.read()[3] == b"last"
+    assert world.events == [("reached", 2)]
+    world.close()
+
+
+def test_a_login_that_is_refused_is_told_and_tried_again(peer: ScriptedPeer, caplog: pytest.LogCaptureFixture) -> None:
+    world = PeerWorld(PeerSecurity(account=account(password="guessed")))
+    world.peers.know({2: peer.endpoint})
+    world.log_in(peer, USERS)
+    world.until(lambda: "cannot connect to broker 2 at 127.0.0.1" in caplog.text)
+    assert "invalid credentials with SASL mechanism SCRAM-SHA-512" in caplog.text
+    peer.hang_up()
+    world.clock.advance_ms(50)
+    world.until(peer.is_greeted)
+    correlation_id, _ = peer.read_message(ApiKey.SASL_HANDSHAKE)
+    peer.answer_message(correlation_id, ApiKey.SASL_HANDSHAKE, error_code=33, mechanisms=["PLAIN"])
+    world.until(lambda: "does not offer sasl.mechanism.inter.broker.protocol=SCRAM-SHA-512: PLAIN" in caplog.text)
+    assert world.events == []
+    world.close()
+
+
+def test_a_broker_that_cannot_be_verified_is_told_nothing(encrypted_peer: ScriptedPeer, caplog: pytest.LogCaptureFixture) -> None:
+    context = ssl.create_default_context()
+    world = PeerWorld(PeerSecurity(context=lambda: context, account=account()))
+    world.peers.know({2: encrypted_peer.endpoint})
+    world.until(lambda: encrypted_peer.is_greeted() or "certificate is refused: unable to get" in caplog.text)
+    assert "cannot connect to broker 2 at 127.0.0.1" in caplog.text
+    assert not encrypted_peer.is_greeted()
+    assert world.events == []
+    world.close()
+
+
+def test_a_password_is_sent_as_it_is_only_where_the_mechanism_is_plain() -> None:
+    login = account(mechanism="PLAIN").log_in()
+    next(login)
+    handshake = codec.response_class(ApiKey.SASL_HANDSHAKE)(error_code=0, mechanisms=["PLAIN"])
+    request = login.send(memoryview(handshake.encode(version=1)))
+    assert codec.decode_request(request.api_key, request.version, memoryview(request.body)).auth_bytes == b"\0brokers\0secret"
+    assert "secret" not in repr(account())

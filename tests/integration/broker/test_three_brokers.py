@@ -1,4 +1,7 @@
-"""Three broker processes on one ZooKeeper: losing one loses nothing acknowledged, and one that returns rejoins the ISR."""
+"""Three broker processes on one ZooKeeper: losing one loses nothing acknowledged, and one that returns rejoins the ISR.
+
+They log in at each other and at ZooKeeper, over TLS; what one of them has stored of users and ACLs all have.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +11,18 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Message, Producer
+from confluent_kafka.admin import (
+    AclBinding,
+    AclBindingFilter,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    ResourcePatternType,
+    ResourceType,
+)
 from logbus.waiting import PATIENCE_SECONDS, wait_until
 
+from tests.support.authority import Authority
 from tests.support.clusters import RunningCluster
 from tests.support.ordeal import create_replicated
 from tests.support.topics import delete_before, read_partition
@@ -22,7 +35,11 @@ PARTITIONS = 3
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[RunningCluster]:
     settings = {"offsets.topic.num.partitions": "3", "zookeeper.session.timeout.ms": "10000"}
-    with RunningZooKeeper() as zookeeper, RunningCluster(tmp_path, zookeeper, chroot="/three", settings=settings) as cluster:
+    authority = Authority(tmp_path)
+    with (
+        RunningZooKeeper(authority=authority) as zookeeper,
+        RunningCluster(tmp_path, zookeeper, chroot="/three", settings=settings) as cluster,
+    ):
         yield cluster
 
 
@@ -42,6 +59,27 @@ def send(cluster: RunningCluster, numbers: range, *, retries: int = 1_000) -> li
     return errors
 
 
+RULE = AclBinding(
+    ResourceType.TOPIC, TOPIC, ResourcePatternType.LITERAL, "User:ann", "*", AclOperation.READ, AclPermissionType.ALLOW
+)
+EVERY_RULE = AclBindingFilter(
+    ResourceType.ANY, None, ResourcePatternType.ANY, None, None, AclOperation.ANY, AclPermissionType.ANY
+)
+
+
+def peer_admin(cluster: RunningCluster) -> AdminClient:
+    """A client of the listener that brokers use, as their user."""
+    settings = {
+        "bootstrap.servers": f"127.0.0.1:{cluster.brokers[1].peer_port}",
+        "security.protocol": "SASL_SSL",
+        "sasl.mechanism": "SCRAM-SHA-512",
+        "sasl.username": "broker",
+        "sasl.password": cluster.password,
+        "ssl.ca.location": cluster.brokers[1].settings["listener.name.peers.ssl.truststore.location"],
+    }
+    return AdminClient(settings)
+
+
 def values(cluster: RunningCluster, partition: int, offset: int = 0) -> list[bytes | None]:
     return [message.value() for message in read_partition(cluster.bootstrap, TOPIC, partition, offset=offset)]
 
@@ -50,6 +88,9 @@ def values(cluster: RunningCluster, partition: int, offset: int = 0) -> list[byt
 def test_what_was_acknowledged_outlives_its_leader_and_too_few_replicas_acknowledge_nothing(cluster: RunningCluster) -> None:
     create_replicated(cluster, TOPIC, PARTITIONS)
     assert send(cluster, range(600)) == []
+    admin = AdminClient({"bootstrap.servers": cluster.brokers[1].bootstrap})
+    admin.create_acls([RULE])[RULE].result(PATIENCE_SECONDS)
+    assert set(peer_admin(cluster).list_topics(timeout=PATIENCE_SECONDS).brokers) == set(cluster.brokers)
 
     leader = cluster.brokers[cluster.state(TOPIC, 0).leader]
     leader.kill9()
@@ -59,6 +100,9 @@ def test_what_was_acknowledged_outlives_its_leader_and_too_few_replicas_acknowle
     )
     leader.start()
     cluster.wait_until_healed(TOPIC)
+    for broker in cluster.brokers.values():
+        admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+        assert admin.describe_acls(EVERY_RULE).result(PATIENCE_SECONDS) == [RULE], "also at the one that was away"
     for partition in range(PARTITIONS):
         assert values(cluster, partition) == [b"%d" % number for number in range(partition, 1_200, PARTITIONS)]
 

@@ -21,6 +21,7 @@ from logbus_broker.cluster.security_store import Edit, LocalSecurity
 from logbus_broker.cluster.store import Set, commit
 from logbus_broker.disk.filesystem import FileSystem
 from logbus_broker.errors import BrokerError, InvalidRequest, RequestTimedOut, StartupError
+from logbus_broker.log.background_tasks import Until
 from logbus_broker.log.log_directory import LogDirectory
 from logbus_broker.security.state import (
     Acl,
@@ -106,6 +107,7 @@ class Change:
         except BrokerError as refused:
             self.is_over, self.error = True, refused
         else:
+            assert isinstance(step, Until)
             step.begin(self._go_on)
 
 

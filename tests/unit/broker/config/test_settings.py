@@ -11,6 +11,7 @@ from logbus_broker.errors import ConfigError, InvalidConfig
 CLUSTER = {"zookeeper.connect": "127.0.0.1:2181"}
 SASL = {"listeners": "SASL_PLAINTEXT://127.0.0.1:9092"}
 TLS = {"listeners": "SSL://127.0.0.1:9093", "ssl.keystore.location": "broker.pem"}
+LOGINS = {"listeners": "SASL_PLAINTEXT://127.0.0.1:9092"}
 TWO_LISTENERS = {
     "listeners": "PLAINTEXT://0.0.0.0:9092,INTERNAL://10.0.0.7:9093",
     "advertised.listeners": "PLAINTEXT://broker.example:9092,INTERNAL://10.0.0.7:9093",
@@ -83,7 +84,14 @@ def test_the_finer_setting_wins_over_hours() -> None:
             "listener.name.ssl.ssl.keystore.type=JKS: .*keytool -importkeystore",
         ),
         (TLS | {"ssl.enabled.protocols": "TLSv1.1,TLSv1.2"}, "must be TLSv1.2, TLSv1.3 or both"),
-        (CLUSTER | TLS, "listener SSL has SSL: set inter.broker.listener.name"),
+        (CLUSTER | TLS, "brokers verify each other's certificates at listener SSL .SSL.: set ssl.truststore.location"),
+        (CLUSTER | LOGINS, "listener SASL_PLAINTEXT: set logbus.inter.broker.user and logbus.users.file"),
+        (
+            CLUSTER
+            | LOGINS
+            | {"logbus.inter.broker.user": "b", "logbus.users.file": "u", "sasl.enabled.mechanisms": "SCRAM-SHA-256"},
+            "sasl.mechanism.inter.broker.protocol=SCRAM-SHA-512 is not one of listener SASL_PLAINTEXT's sasl.enabled.mechanisms",
+        ),
         ({"listeners": "127.0.0.1:9092"}, "PLAINTEXT://"),
         ({"listeners": "PLAINTEXT://0.0.0.0:9092"}, "advertised.listeners"),
         ({"listeners": "PLAINTEXT://127.0.0.1:1,PLAINTEXT://127.0.0.1:2"}, "two listeners the same name"),
@@ -109,6 +117,8 @@ def test_the_finer_setting_wins_over_hours() -> None:
         ),
         ({"min.insync.replicas": "2"}, "min.insync.replicas=2 with one broker: more than one needs zookeeper.connect"),
         (CLUSTER | {"min.insync.replicas": "2"}, "more than default.replication.factor=1"),
+        ({"zookeeper.set.acl": "true"}, "no identity in ZooKeeper: set logbus.zookeeper.auth.file, or zookeeper.ssl.keystore"),
+        ({"zookeeper.ssl.truststore.location": "ca.pem"}, "has no effect without zookeeper.ssl.client.enable=true"),
         ({"num.replica.fetchers": "4"}, "must be 1: one loop reads from each leader"),
         ({"log.dirs": "/a,/b"}, "one directory"),
         ({"log.cleanup.policy": "shred"}, "must be delete, compact"),
