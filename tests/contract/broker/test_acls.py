@@ -230,7 +230,10 @@ STAGES: dict[str, tuple[list[Tree], dict[str, Row]]] = {
             "list groups": (LIST_GROUPS, {"0"}),
             "create topics": (create_topics(NEW, ONE), {f"{NEW} 29", f"{ONE} 29"}),
             "delete topics": (delete_topics(ONE, GONE), {f"{ONE} 29", f"{GONE} 29"}),
-            "delete by id": (("DELETE_TOPICS", 6, {"topics": [{"name": None, "topic_id": ONE}], "timeout_ms": 1}), {"29"}),
+            "delete by id": (
+                ("DELETE_TOPICS", 6, {"topics": [{"name": None, "topic_id": ONE}], "timeout_ms": 30_000}),
+                {"29"},
+            ),
             "create partitions": (
                 ("CREATE_PARTITIONS", 3, {"topics": [{"name": ONE, "count": 3, "assignments": None}], "timeout_ms": 30_000}),
                 {f"{ONE} 29"},
