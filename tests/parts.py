@@ -16,6 +16,7 @@ WHOLE = ("tests/unit/", *WITH_FEW_EXAMPLES)
 SLOW_SIDES = ("kafka", "apache_kafka", "real", "partitioned")
 
 ONE_REAL_PASS = (
+    "tests/contract/broker/test_acls.py",
     "tests/contract/broker/test_answers.py",
     "tests/contract/coordination/",
     "tests/contract/sinks/test_sinks.py",
