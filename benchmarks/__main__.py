@@ -12,7 +12,7 @@ from rich.console import Console
 from benchmarks import figures
 from benchmarks.loads import FULL, QUICK, Scale
 
-NAMES = ("produce", "consume", "ingest", "paper", "cluster", "growth", "upkeep", "fairness", "ui")
+NAMES = ("produce", "consume", "ingest", "paper", "cluster", "growth", "upkeep", "fairness", "tls", "ui")
 WIDTH = 170  # the same table in a terminal and in a build log
 
 

@@ -35,6 +35,7 @@ class LoadGenerator:
     main_class: str
     class_path: str
     address: str
+    settings: tuple[str, ...] = ()  # name=value, for Kafka's clients
 
     @classmethod
     def compiled(cls, main_class: str, jars: Jars, *, address: str, into: Path) -> LoadGenerator:
@@ -54,7 +55,7 @@ class LoadGenerator:
         return latency_of(self._run("latency", target, records, record_bytes))
 
     def _run(self, verb: str, target: str, records: int, record_bytes: int) -> str:
-        words = [verb, self.address, target, str(records), str(record_bytes)]
+        words = [verb, self.address, target, str(records), str(record_bytes), *self.settings]
         command = [java(), *_FLAGS, "-cp", self.class_path, self.main_class, *words]
         done = processes.run(command, seconds_max=PATIENCE_SECONDS)
         if done.returncode != 0:

@@ -33,8 +33,8 @@ from confluent_kafka.admin import (
 )
 
 from benchmarks import processes
+from benchmarks.peers.authority import Authority
 from benchmarks.peers.kafka import ApacheKafka
-from tests.support.authority import Authority
 from tests.support.kafka_peer import Missing
 
 PASSWORDS = {"admin": "admin-password", "reader": 'reader\'s "password"; \\', "nobody": "nothing"}

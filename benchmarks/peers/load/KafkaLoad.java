@@ -1,4 +1,5 @@
 import java.time.Duration;
+import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
 import org.apache.kafka.clients.consumer.ConsumerRecords;
@@ -12,10 +13,15 @@ import org.apache.kafka.common.serialization.ByteArraySerializer;
 /** Reading a topic, and round trips of one record at a time, with Kafka's own Java client, for any broker with its protocol. */
 final class KafkaLoad {
     private static final Duration PATIENCE = Duration.ofSeconds(30);
+    private static final Map<String, Object> COMMON = new HashMap<>(); // how to connect
 
     public static void main(String[] arguments) throws Exception {
         String verb = arguments[0], bootstrap = arguments[1], topic = arguments[2];
         int count = Integer.parseInt(arguments[3]), bytes = Integer.parseInt(arguments[4]);
+        for (int given = 5; given < arguments.length; given++) {
+            String[] setting = arguments[given].split("=", 2);
+            COMMON.put(setting[0], setting[1]);
+        }
         if (verb.equals("consume")) consume(bootstrap, topic, count);
         else if (verb.equals("latency")) latency(bootstrap, topic, count, bytes);
         else throw new IllegalArgumentException(verb);
@@ -35,7 +41,8 @@ final class KafkaLoad {
 
     /** Each record is sent, acknowledged and received before the next; the first tenth warms the client up and is not counted. */
     private static void latency(String bootstrap, String topic, int count, int bytes) throws Exception {
-        Map<String, Object> settings = Map.of("bootstrap.servers", bootstrap, "acks", "1", "enable.idempotence", "false", "linger.ms", "0");
+        Map<String, Object> settings = new HashMap<>(COMMON);
+        settings.putAll(Map.of("bootstrap.servers", bootstrap, "acks", "1", "enable.idempotence", "false", "linger.ms", "0"));
         int uncounted = count / 10;
         long[] nanos = new long[count];
         try (KafkaConsumer<byte[], byte[]> consumer = consumer(bootstrap);
@@ -56,7 +63,8 @@ final class KafkaLoad {
     }
 
     private static KafkaConsumer<byte[], byte[]> consumer(String bootstrap) {
-        Map<String, Object> settings = Map.of("bootstrap.servers", bootstrap, "enable.auto.commit", "false", "max.poll.records", "5000");
+        Map<String, Object> settings = new HashMap<>(COMMON);
+        settings.putAll(Map.of("bootstrap.servers", bootstrap, "enable.auto.commit", "false", "max.poll.records", "5000"));
         return new KafkaConsumer<>(settings, new ByteArrayDeserializer(), new ByteArrayDeserializer());
     }
 

@@ -5,7 +5,7 @@ process, on their own topic, and each test reads the output of one of them.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import pytest
 from logbus.waiting import PATIENCE_SECONDS
@@ -14,6 +14,7 @@ from logbus_broker.config.parsers import AUTHORIZERS
 from tests.support.broker import AnyBroker, LogbusBroker
 from tests.support.jvm_session import TOOLS, Ran, run_tools
 from tests.support.kafka_peer import JvmTools, jvm_tools_or_skip
+from tests.support.tls_broker import TlsBroker
 from tests.support.topics import admin
 
 TOPICS, CONFIGS, ACLS = f"{TOOLS}.TopicCommand", "kafka.admin.ConfigCommand", f"{TOOLS}.AclCommand"
@@ -26,7 +27,33 @@ def tools() -> JvmTools:
 
 
 @pytest.fixture(scope="module")
-def ran(tools: JvmTools, broker: AnyBroker, tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Ran]:
+def over_tls(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mapping[str, tuple[str, ...]]]:
+    """What to run against a broker that asks for certificates, with them."""
+    with TlsBroker(tmp_path_factory.mktemp("tls")) as secured:
+        client = secured.directory / "client.properties"
+        client.write_text("".join(f"{name}={value}\n" for name, value in secured.java_settings().items()))
+        at, topic = ("--bootstrap-server", secured.tls, "--command-config", str(client)), ("--topic", NAME)
+        performance = ("--num-records", "2000", "--record-size", "1000", "--throughput", "-1", "--producer.config", str(client))
+        yield {
+            "create over TLS": (TOPICS, *at, "--create", *topic, "--partitions", "1"),
+            "produce over TLS": (
+                f"{TOOLS}.ProducerPerformance",
+                *topic,
+                *performance,
+                "--producer-props",
+                f"bootstrap.servers={secured.tls}",
+            ),
+            "end over TLS": (f"{TOOLS}.GetOffsetShell", *at, *topic),
+        }
+
+
+@pytest.fixture(scope="module")
+def ran(
+    tools: JvmTools,
+    broker: AnyBroker,
+    over_tls: Mapping[str, tuple[str, ...]],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Mapping[str, Ran]:
     """The outcome of every admin tool run, by step."""
     at = ("--bootstrap-server", broker.bootstrap)
     node = str(min(admin(broker.bootstrap).list_topics(timeout=PATIENCE_SECONDS).brokers))
@@ -75,7 +102,8 @@ def ran(tools: JvmTools, broker: AnyBroker, tmp_path_factory: pytest.TempPathFac
             "remove acls": (ACLS, *at, "--remove", *ann, "--operation", "Read", *prefixed, "--force"),
             "list acls after": (ACLS, *at, "--list"),
         }
-        return dict(zip(asked, run_tools(tools, list(asked.values())), strict=True))
+        asked |= over_tls
+    return dict(zip(asked, run_tools(tools, list(asked.values())), strict=True))
 
 
 def test_a_topic_is_made_listed_and_deleted(ran: Mapping[str, Ran]) -> None:
@@ -130,6 +158,12 @@ def test_the_size_of_every_partition_is_told(ran: Mapping[str, Ran]) -> None:
     sizes = {row["partition"]: row["size"] for row in directory["partitions"]}
     assert sizes.keys() == {f"{NAME}-{index}" for index in range(3)}
     assert sizes[f"{NAME}-0"] > 0
+
+
+def test_java_speaks_tls_with_a_certificate_of_its_own(ran: Mapping[str, Ran]) -> None:
+    assert ran["create over TLS"].status == 0, ran["create over TLS"].output
+    assert "2000 records sent" in ran["produce over TLS"].output, ran["produce over TLS"].output
+    assert ran["end over TLS"].output == f"{NAME}:0:2000"
 
 
 def test_acls_are_added_listed_and_removed(ran: Mapping[str, Ran]) -> None:

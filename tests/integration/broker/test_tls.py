@@ -7,54 +7,18 @@ import contextlib
 import socket
 import ssl
 import subprocess
-from collections.abc import Iterator, Mapping
-from pathlib import Path
+from collections.abc import Iterator
 
 import pytest
 from confluent_kafka import Consumer, KafkaError, Producer
 from logbus.waiting import PATIENCE_SECONDS, wait_until
 
-from benchmarks.processes import free_port
-from tests.support.authority import Authority
-from tests.support.broker import LogbusBroker
 from tests.support.programs import program_or_skip
-from tests.support.scraping import metrics_settings, scrape
+from tests.support.scraping import scrape
+from tests.support.tls_broker import TlsBroker
 from tests.support.topics import create_topic
 
 BIG = b"x" * 900_000
-
-
-class TlsBroker(LogbusBroker):
-    """With a second listener, SSL, that knows its clients."""
-
-    def __init__(self, directory: Path) -> None:
-        super().__init__(directory, settings=metrics_settings())
-        directory.mkdir(parents=True, exist_ok=True)
-        self.authority = Authority(directory)
-        self.keystore = self.authority.issue("server")
-        self.client = self.authority.issue("ann")
-        self.tls = f"127.0.0.1:{free_port()}"
-        self.settings |= {
-            "listeners": f"PLAINTEXT://{self.bootstrap},SSL://{self.tls}",
-            "ssl.keystore.location": str(self.keystore),
-            "listener.name.ssl.ssl.client.auth": "required",
-            "ssl.truststore.location": str(self.authority.certificate),
-        }
-
-    def client_settings(self) -> Mapping[str, str]:
-        """Of librdkafka."""
-        return {
-            "bootstrap.servers": self.tls,
-            "security.protocol": "SSL",
-            "ssl.ca.location": str(self.authority.certificate),
-            "ssl.certificate.location": str(self.client),
-            "ssl.key.location": str(self.client),
-        }
-
-    def served(self) -> str:
-        """The certificate that a new connection gets."""
-        host, _, port = self.tls.partition(":")
-        return ssl.get_server_certificate((host, int(port)))
 
 
 @pytest.fixture(scope="module")

@@ -20,7 +20,7 @@ from logbus_broker.network.poller import READ
 from logbus_broker.network.tls import HANDSHAKES_PER_TURN_MAX, HandshakeShare
 from logbus_broker.protocol.framing import Request
 
-from tests.support.authority import Authority
+from benchmarks.peers.authority import Authority
 from tests.support.loop import LISTENING, Loop
 from tests.support.sockets import metadata_frame
 

@@ -1,4 +1,4 @@
-"""A certificate authority for tests, and the certificates that it signs."""
+"""A certificate authority for tests and benchmarks, and the certificates that it signs."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ class Authority:
         self._sign(self._name, self._key, x509.BasicConstraints(ca=True, path_length=None), self.certificate, days=1)
 
     def issue(self, name: str, *, days: float = 1, password: str = "", units: Sequence[str] = ()) -> Path:
-        """Key and certificate of `name`, in one file, for the loopback address or as a client. It is valid for `days` from now; it
-        has expired if they are negative. `units` come before the name in the subject."""
+        """Key and certificate of `name`, in one file, for the loopback address or as a client. It is valid for `days` from now;
+        it has expired if they are negative. `units` come before the name in the subject."""
         key, path = ec.generate_private_key(ec.SECP256R1()), self.directory / f"{name}.pem"
         subject = [x509.NameAttribute(NameOID.ORGANIZATIONAL_UNIT_NAME, unit) for unit in units]
         subject.append(x509.NameAttribute(NameOID.COMMON_NAME, name))

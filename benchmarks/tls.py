@@ -1,0 +1,160 @@
+"""What TLS costs the broker: producing, consuming, handshakes and memory, beside an Apache Kafka with a certificate of the same
+kind and the same clients.
+
+Handshakes are whole ones by TLS 1.3, one after the other on each of two client threads. Neither side resumes a session here. The
+client costs as much as a server, so the broker's CPU time says more than the rate.
+"""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from logbus.waiting import PATIENCE_SECONDS
+from rich.console import Console
+
+from benchmarks import processes
+from benchmarks.consume import consumer_figures
+from benchmarks.contest import Contest, contest
+from benchmarks.figures import Figure, Target
+from benchmarks.loads import DEFAULT_BATCH, RECORD_BYTES, Load, Scale
+from benchmarks.peers.authority import Authority
+from benchmarks.peers.java import producer_rate
+from benchmarks.peers.kafka import ApacheKafka
+from benchmarks.peers.logbus import LogbusBroker
+from benchmarks.sides import KAFKA, OURS, LogSide, Opener, Side, fresh
+from benchmarks.turns import Cost, compare, compare_costs, cost_of
+
+HANDSHAKES = 4_000
+CLIENT_THREADS = 2
+IDLE_CONNECTIONS = 500
+KIB = 1024
+
+
+class TlsKafka(ApacheKafka):
+    """With a listener for TLS beside the plain one."""
+
+    def __init__(self, directory: Path, tls: str, keystore: Path) -> None:
+        super().__init__(directory)
+        self._tls, self._keystore = tls, keystore
+
+    def server_properties(self) -> dict[str, str]:
+        lines = super().server_properties()
+        lines["listener.security.protocol.map"] += ",SSL:SSL"
+        for setting in ("listeners", "advertised.listeners"):
+            lines[setting] += f",SSL://{self._tls}"
+        return lines | keystore_settings(self._keystore)
+
+
+def keystore_settings(keystore: Path) -> dict[str, str]:
+    return {"ssl.keystore.type": "PEM", "ssl.keystore.location": str(keystore)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TlsSide(LogSide):
+    """A broker whose load comes over TLS; topics are made and deleted without."""
+
+    tls: str
+    certificate: Path  # of the authority
+
+    @classmethod
+    def over_tls(cls, server: LogbusBroker | ApacheKafka, tls: str, certificate: Path, into: Path) -> TlsSide:
+        plain = LogSide.of(server, into=into)
+        words = tuple(f"{name}={value}" for name, value in client_settings(certificate).items())
+        generator = replace(plain.generator, address=tls, settings=words)
+        return cls(server=server, tools=plain.tools, generator=generator, tls=tls, certificate=certificate)
+
+    def _send_once(self, load: Load, topic: str, records: int) -> float:
+        words = (f"{name}={value}" for name, value in client_settings(self.certificate).items())
+        summary = self.tools.producer_performance(
+            self.tls, topic, records=records, record_bytes=RECORD_BYTES, properties=(*load.properties, *words)
+        )
+        return producer_rate(summary)
+
+    def connect(self) -> ssl.SSLSocket:
+        """A whole handshake."""
+        host, _, port = self.tls.partition(":")
+        context = ssl.create_default_context(cafile=str(self.certificate))
+        return context.wrap_socket(socket.create_connection((host, int(port)), PATIENCE_SECONDS), server_hostname=host)
+
+    def handshakes(self, count: int) -> Cost:
+        def several(_: int) -> None:
+            for _ in range(count // CLIENT_THREADS):
+                self.connect().close()
+
+        def all_of_them() -> float:
+            began = time.perf_counter()
+            with ThreadPoolExecutor(CLIENT_THREADS) as threads:
+                list(threads.map(several, range(CLIENT_THREADS)))
+            return count / (time.perf_counter() - began)
+
+        return cost_of(self.server, count, all_of_them)
+
+    def idle_kib(self, count: int) -> float:
+        """How much the broker's memory grows for a connection that does nothing."""
+        before = self.server.rss_bytes()
+        with ExitStack() as stack:
+            for _ in range(count):
+                stack.enter_context(self.connect())
+            return (self.server.rss_bytes() - before) / KIB / count
+
+
+def client_settings(certificate: Path) -> dict[str, str]:
+    return {"security.protocol": "SSL", "ssl.truststore.type": "PEM", "ssl.truststore.location": str(certificate)}
+
+
+def _logbus(directory: Path, stack: ExitStack) -> Mapping[str, Side]:
+    tls, authority = f"127.0.0.1:{processes.free_port()}", Authority(directory)
+    server = LogbusBroker(directory / "server", settings=keystore_settings(authority.issue("server")))
+    server.settings["listeners"] = f"PLAINTEXT://{server.bootstrap},SSL://{tls}"
+    # Everything is on loopback here, where TLS without certificates of clients is allowed.
+    return {OURS: TlsSide.over_tls(stack.enter_context(server), tls, authority.certificate, fresh(directory / "load"))}
+
+
+def _kafka(directory: Path, stack: ExitStack) -> Mapping[str, Side]:
+    tls, authority = f"127.0.0.1:{processes.free_port()}", Authority(directory)
+    server = TlsKafka(directory / "server", tls, authority.issue("server"))
+    return {KAFKA: TlsSide.over_tls(stack.enter_context(server), tls, authority.certificate, fresh(directory / "load"))}
+
+
+OPENERS = (Opener(names=(OURS,), open=_logbus), Opener(names=(KAFKA,), open=_kafka))
+
+
+def run(console: Console, scale: Scale) -> Sequence[Figure]:
+    with contest(OPENERS, scale, console) as running:
+        return [
+            *_produced(running),
+            *consumer_figures(running),
+            *_handshakes(running),
+            running.memory(KAFKA, Target(ratio_max=0.2)),
+        ]
+
+
+def _produced(running: Contest) -> Sequence[Figure]:
+    measured = running.produce(DEFAULT_BATCH, (OURS, KAFKA))
+    pair = measured[OURS], measured[KAFKA]
+    return compare_costs("producer", pair, against=KAFKA, rate=Target(ratio_min=1.0), cpu=Target(ratio_max=0.8))
+
+
+def _handshakes(running: Contest) -> Sequence[Figure]:
+    count = running.scale.records(HANDSHAKES)
+    names = (OURS, KAFKA)
+    measured = running.measure("handshakes", lambda side, _: _tls(side).handshakes(count), names)
+    pair = measured[OURS], measured[KAFKA]
+    idle = running.measure("idle connections", lambda side, _: _tls(side).idle_kib(IDLE_CONNECTIONS), names, rounds=1)
+    return (
+        compare("handshakes", "a second", lambda one: one.records_per_second, pair, against=KAFKA, target=Target(ratio_min=1.0)),
+        compare("handshake: broker CPU", "ms", lambda one: one.cpu_seconds_per_million / 1000, pair, against=KAFKA),
+        compare("memory of an idle connection", "KiB", float, (idle[OURS], idle[KAFKA]), against=KAFKA),
+    )
+
+
+def _tls(side: Side) -> TlsSide:
+    assert isinstance(side, TlsSide)
+    return side
