@@ -79,10 +79,11 @@ from logbus_broker.node import LogBroker
 LogBroker(build_config({"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": sys.argv[1]}))
 rooms = ("controller", "membership", "metadata_watcher", "registration", "store", "znodes", "zookeeper")
 of_clusters = ("kazoo", "logbus_broker.cluster_engine", "logbus_broker.replication", *[f"logbus_broker.cluster.{room}" for room in rooms])
-print([name for name in sys.modules if name.startswith(of_clusters)])
+of_security = ("ssl", "_ssl", "cryptography", "jwt", "logbus_broker.network.tls", "logbus_broker.network.gate")
+print([name for name in sys.modules if name.startswith((*of_clusters, *of_security))])
 """
 
 
-def test_a_broker_alone_loads_nothing_of_clusters(tmp_path: Path) -> None:
+def test_a_broker_alone_loads_nothing_of_clusters_and_security(tmp_path: Path) -> None:
     ran = subprocess.run([sys.executable, "-c", ALONE, str(tmp_path)], check=True, capture_output=True, text=True)
     assert ran.stdout == "[]\n"
