@@ -169,7 +169,7 @@ class Caller:
 
     def allows_on_any(self, resource_type: AclResourceType) -> bool:
         """Whether there may be a resource of this type that the API may do it to."""
-        return self._authorizer is None or self._authorizer.right(self.api_key, resource_type).allows_on_any(self.origin)
+        return self._authorizer is None or self._authorizer.right(self.api_key, resource_type).allows(self.origin, None)
 
     def operations(self, resource_type: AclResourceType, name: str = CLUSTER_NAME) -> int:
         """All that may be done to the resource, by whichever API, as bits by Kafka's numbers; NOT_SAID where nobody is asked

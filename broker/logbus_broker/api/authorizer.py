@@ -17,7 +17,7 @@ from logbus_broker.protocol.framing import Origin
 from logbus_broker.security import acls
 from logbus_broker.security.state import AclOperation, AclResourceType, SecurityState
 
-_REMEMBERED_MAX = 1_000  # verdicts for one right
+_REMEMBERED_MAX = 10_000  # verdicts for one right: some clients and their topics, two megabytes
 _NAME_LENGTH_MAX = 249  # of topics; longer names of groups are not remembered
 
 logger = logging.getLogger("broker.security")
@@ -39,9 +39,10 @@ class Right:
         self._authorizer = authorizer
         self._store = authorizer.store
         self._state: SecurityState | None = None
-        self._remembered: dict[tuple[Origin, str], bool] = {}
+        self._remembered: dict[tuple[Origin, str | None], bool] = {}
 
-    def allows(self, origin: Origin, name: str) -> bool:
+    def allows(self, origin: Origin, name: str | None) -> bool:
+        """Whether it is allowed on the resource of that name; None: on some resource, whether or not that exists."""
         # Asked once for each typical Produce and Fetch: 0.13 us while it is remembered.
         state = self._store.state
         if state is self._state:
@@ -51,8 +52,12 @@ class Right:
         if state is not self._state or len(self._remembered) >= _REMEMBERED_MAX:
             self._remembered.clear()
             self._state = state
-        allowed = self.decide(origin, name).is_allowed
-        if len(name) <= _NAME_LENGTH_MAX:
+        if name is None:
+            index = self._authorizer.index
+            allowed = index.allows_on_any(origin.principal, origin.host, self.operation, self.resource_type)
+        else:
+            allowed = self.decide(origin, name).is_allowed
+        if name is None or len(name) <= _NAME_LENGTH_MAX:
             self._remembered[origin, name] = allowed
         return allowed
 
@@ -60,9 +65,6 @@ class Right:
         """Which ACL decides, and why."""
         index = self._authorizer.index
         return index.decide(origin.principal, origin.host, self.operation, self.resource_type, name, needs_acl=self.needs_acl)
-
-    def allows_on_any(self, origin: Origin) -> bool:
-        return self._authorizer.index.allows_on_any(origin.principal, origin.host, self.operation, self.resource_type)
 
 
 class Authorizer:

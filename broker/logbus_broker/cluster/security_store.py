@@ -42,7 +42,6 @@ class LocalSecurity:
         changed = edit(self.state)
         if changed == self.state:
             return
-        stored = encode_state(changed)
-        yield lambda: self._files.write_json_atomic(_FILE, stored)
+        yield lambda: self._files.write_json_atomic(_FILE, encode_state(changed))
         self.state = changed
         self.on_change()

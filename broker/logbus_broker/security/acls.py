@@ -8,7 +8,9 @@ denied READ may still be allowed to DESCRIBE.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
+from itertools import chain
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -30,6 +32,9 @@ _SOME_NAME = "hardcode"
 order = attrgetter("resource_type", "pattern_type", "resource_name", "principal", "host", "operation", "permission")
 
 
+_ByName = dict[str, list[Acl]]
+
+
 class Verdict(NamedTuple):
     """Whether something is allowed, and which ACL decided; None: none did."""
 
@@ -46,24 +51,27 @@ class AclIndex:
     ) -> None:
         self._super_users = super_users
         self._allows_if_no_acl_found = allows_if_no_acl_found
-        self._by_pattern: dict[tuple[PatternType, AclResourceType, str], list[Acl]] = {}
+        # By the type of resource; for prefixes, with their lengths in ascending order.
+        self._literal: dict[AclResourceType, _ByName] = defaultdict(lambda: defaultdict(list))
+        self._prefixed: dict[AclResourceType, _ByName] = defaultdict(lambda: defaultdict(list))
         for acl in acls:
-            self._by_pattern.setdefault((acl.pattern_type, acl.resource_type, acl.resource_name), []).append(acl)
-        for same in self._by_pattern.values():
-            same.sort(key=order)  # so that of several that decide it is always the same one
-        prefixes = [(kind, name) for pattern, kind, name in self._by_pattern if pattern is PatternType.PREFIXED]
-        self._prefix_lengths = {kind: sorted({len(name) for of, name in prefixes if of is kind}) for kind, _ in prefixes}
+            patterns = self._prefixed if acl.pattern_type is PatternType.PREFIXED else self._literal
+            patterns[acl.resource_type][acl.resource_name].append(acl)
+        for by_name in (*self._literal.values(), *self._prefixed.values()):
+            for same in by_name.values():
+                same.sort(key=order)  # so that of several that decide it is always the same one
+        self._prefix_lengths = {kind: sorted(set(map(len, by_name))) for kind, by_name in self._prefixed.items()}
 
     def naming(self, resource_type: AclResourceType, name: str) -> Iterator[Acl]:
         """The ACLs whose pattern names the resource."""
-        by_pattern = self._by_pattern
-        yield from by_pattern.get((PatternType.LITERAL, resource_type, name), ())
-        if name != ANY_NAME:
-            yield from by_pattern.get((PatternType.LITERAL, resource_type, ANY_NAME), ())
+        if (literal := self._literal.get(resource_type)) is not None:
+            yield from literal.get(name, ())
+            if name != ANY_NAME:
+                yield from literal.get(ANY_NAME, ())
         for length in self._prefix_lengths.get(resource_type, ()):
             if length > len(name):
                 return
-            yield from by_pattern.get((PatternType.PREFIXED, resource_type, name[:length]), ())
+            yield from self._prefixed[resource_type].get(name[:length], ())
 
     def decide(
         self,
@@ -121,11 +129,11 @@ class AclIndex:
         if self.decide(principal, host, operation, resource_type, _SOME_NAME).is_allowed:
             return True
         patterns: dict[AclPermission, set[tuple[PatternType, str]]] = {AclPermission.DENY: set(), AclPermission.ALLOW: set()}
-        for (pattern, kind, name), acls in self._by_pattern.items():
-            for acl in acls if kind is resource_type else ():
+        for by_type in (self._literal, self._prefixed):
+            for acl in chain.from_iterable(by_type.get(resource_type, {}).values()):
                 is_meant = acl.operation in (operation, AclOperation.ALL)
                 if is_meant and acl.principal in (principal, _EVERYBODY) and acl.host in (host, ANY_NAME):
-                    patterns[acl.permission].add((pattern, name))
+                    patterns[acl.permission].add((acl.pattern_type, acl.resource_name))
         denied = patterns[AclPermission.DENY]
         if (PatternType.LITERAL, ANY_NAME) in denied:
             return False
