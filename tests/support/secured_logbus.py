@@ -10,8 +10,8 @@ from pathlib import Path
 
 from logbus.cli.processes import ReservedPorts
 
+from benchmarks.peers.authority import Authority
 from benchmarks.peers.logbus import LogbusBroker
-from tests.support.authority import Authority
 from tests.support.logins import OTHER_PASSWORD, OTHER_USER, PASSWORD, USER
 
 PASSWORDS = {"admin": "admin-password", USER: PASSWORD, OTHER_USER: OTHER_PASSWORD}

@@ -21,7 +21,7 @@ from logbus.cli.processes import ReservedPorts, SupervisedProcess, running_watch
 from logbus.waiting import wait_until
 
 from benchmarks import processes
-from tests.support.authority import Authority
+from benchmarks.peers.authority import Authority
 
 TICK_MS = 200
 MEMORY = Path("/dev/shm")  # a stalled disk would delay all sessions

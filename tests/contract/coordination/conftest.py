@@ -13,7 +13,7 @@ from logbus_broker.cluster.zookeeper import Access
 from logbus_broker.config.settings import BrokerConfig
 from logbus_broker.network.peer_login import zookeeper_encryption
 
-from tests.support.authority import Authority
+from benchmarks.peers.authority import Authority
 from tests.support.defects import defects  # noqa: F401
 from tests.support.stores import RealStores, SimulatedStores, Stores
 from tests.support.zookeeper import RunningZooKeeper

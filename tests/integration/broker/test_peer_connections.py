@@ -19,7 +19,7 @@ from logbus_broker.replication.interfaces import PeerRequest
 from logbus_broker.security import scram
 from logbus_broker.security.state import ScramMechanism, SecurityState
 
-from tests.support.authority import Authority
+from benchmarks.peers.authority import Authority
 from tests.support.peer_world import PeerWorld, ScriptedPeer
 
 FETCH = 1

@@ -22,7 +22,7 @@ from confluent_kafka.admin import (
 )
 from logbus.waiting import PATIENCE_SECONDS, wait_until
 
-from tests.support.authority import Authority
+from benchmarks.peers.authority import Authority
 from tests.support.clusters import RunningCluster
 from tests.support.ordeal import create_replicated
 from tests.support.topics import delete_before, read_partition
