@@ -25,6 +25,7 @@ class UserError(LogbusError):
 EXTRAS: Mapping[str, str] = {
     "airflow": "airflow",
     "aws_msk_iam_sasl_signer": "msk",
+    "cryptography": "local",
     "duckdb": "duckdb",
     "google.auth": "gcp",
     "grpc": "connect",

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from logbus.cli.demo import PIPELINE, home_of_log
+from logbus.cli.secure_home import SecureHome
 from logbus.cli.stack import LocalStack, project_directory
 from logbus.loads.engine import connect
 from logbus.loads.ledger import Ledger
@@ -24,7 +25,7 @@ from sqlalchemy import Engine, text
 
 from tests.support.airflow_runs import wait_for_files
 from tests.support.browsing import PATIENCE_MS, WIDE, browser, log_in_by_token  # noqa: F401
-from tests.support.demos import END, HOURS, LINEAGE, LINES, FirstDemo, SecondDemo, processes_of, run_demo
+from tests.support.demos import END, HOURS, LINEAGE, LINES, OTHER_ADDRESS, FirstDemo, SecondDemo, processes_of, run_demo
 from tests.support.pages import blocks
 from tests.support.postgres import server_directory  # noqa: F401
 
@@ -64,7 +65,8 @@ def second(first: FirstDemo, dags: Path) -> Iterator[SecondDemo]:
     home = home_of_log(first.home, first.log)
     transport = {"TYPE": "file", "LOG_FILE_PATH": str(home / LINEAGE), "APPEND": "true"}
     environment = {**os.environ, **{f"OPENLINEAGE__TRANSPORT__{name}": value for name, value in transport.items()}}
-    with LocalStack(home, project=project_directory(), environment=environment, dags=dags) as stack:
+    secured = SecureHome(home, advertised_host=OTHER_ADDRESS)
+    with LocalStack(home, project=project_directory(), environment=environment, dags=dags, security=secured) as stack:
         stack.start_storage()
         stack.start_airflow()
         wait_for_files(stack.airflow.api, {path.relative_to(dags).as_posix() for path in dags.rglob("*.py")})

@@ -4,6 +4,8 @@ started again from inside in the same place, so that what it stored can be inspe
 
 from __future__ import annotations
 
+import json
+import os
 import re
 import stat
 import subprocess
@@ -23,7 +25,7 @@ from logbus.model import LATENESS_DEFAULT
 from logbus.waiting import PATIENCE_SECONDS
 from sqlalchemy import make_url
 
-from tests.support.demos import HOURS, LINES, FirstDemo, SecondDemo
+from tests.support.demos import HOURS, LINES, OTHER_ADDRESS, FirstDemo, SecondDemo
 from tests.support.pages import ANYTHING, PROJECT, blocks, shows
 
 
@@ -133,6 +135,28 @@ def test_no_secret_and_no_warehouse_url_is_in_the_log_of_a_load(second: SecondDe
     logs = list((second.stack.home / "airflow" / "logs").rglob("task_id=load/*.log"))
     assert logs
     assert not [path for path in logs if "postgresql+psycopg" in path.read_text(errors="replace")]
+
+
+def test_another_machine_ships_with_what_connect_prints_and_without_it_nothing_gets_in(
+    second: SecondDemo, tmp_path: Path
+) -> None:
+    def logbus(*words: str, **variables: str) -> subprocess.CompletedProcess[str]:
+        command, environment = [sys.executable, "-m", "logbus", *words], {**os.environ, **variables}
+        return subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=PATIENCE_SECONDS)
+
+    printed = logbus("connect", "--for", "java", "--user", "shipper", LOGBUS_CLIENT_CONFIG=str(second.stack.client_file))
+    assert f"bootstrap.servers={OTHER_ADDRESS}:" in printed.stdout, printed.stderr
+    (tmp_path / "client.properties").write_text(printed.stdout)
+    (tmp_path / "one.log").write_text("2015-05-17T10:00:00Z hello\n")
+    shipped = logbus("ship", "one.log", "--topic", "from_elsewhere", "--accept-times", "--client-config", "client.properties")
+    assert shipped.returncode == 0, shipped.stderr
+    told = logbus("topic", "describe", "from_elsewhere", "-o", "json", LOGBUS_CLIENT_CONFIG=str(second.stack.client_file))
+    assert [topic["records"] for topic in json.loads(told.stdout)] == [1]
+    wrong = (tmp_path / "client.properties").read_text().replace("shipper", "admin")
+    (tmp_path / "wrong.properties").write_text(wrong)
+    for words in (["-b", second.stack.bootstrap_servers], ["--client-config", "wrong.properties"]):
+        refused = logbus("topic", "ls", *words)
+        assert (refused.returncode, refused.stdout) in ((1, ""), (4, "")), refused.stderr
 
 
 def test_a_stack_where_one_runs_already_is_refused(second: SecondDemo) -> None:

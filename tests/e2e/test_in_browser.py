@@ -22,7 +22,6 @@ from tests.support.browsing import ours
 from tests.support.demos import SecondDemo
 from tests.support.in_process import driver, replace_spark
 from tests.support.ledgers import NOW, at
-from tests.support.topics import create_topic
 
 GREEN = "audited"
 MENDED = "mended"
@@ -111,7 +110,7 @@ def register(second: SecondDemo, engine: Engine, pattern: str) -> None:
 def load_with_a_dead_letter(second: SecondDemo, engine: Engine) -> str:
     """An audited hour of three records, one of which the parser rejected; returns the hour's start."""
     config, ledger, hour = second.stack.client_config, Ledger(engine), Interval.hour(at(10))
-    create_topic(second.stack.bootstrap_servers, MENDED, config={"retention.ms": "-1"})
+    Topics(Client(config)).create(MENDED, partitions=1, settings={"retention.ms": "-1"})
     producer = Producer(config)
     for value in (b"alpha", b"4711", b"omega"):
         producer.produce(MENDED, value, timestamp=milliseconds(hour.start))

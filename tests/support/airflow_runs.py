@@ -9,17 +9,19 @@ from typing import Any
 
 from logbus.cli.local_airflow import RUN_OVER_STATES, AirflowApi, ApiDagRun
 from logbus.cli.stack import LocalStack
+from logbus.kafka.client import Client
+from logbus.kafka.topics import Topics
 from logbus.model import Interval, instant_text, milliseconds
 from logbus.waiting import wait_until
 
-from tests.support.topics import create_topic, send
+from tests.support.topics import send
 
 
 def produce_json(stack: LocalStack, topic: str, stamped: Iterable[tuple[datetime, dict[str, Any]]]) -> None:
     """Creates the topic and sends records with these timestamps; returns when all are acknowledged. The timestamps are old, so
     the broker's retention, which runs every five minutes, would delete the records during a longer test: it is off for this
     topic."""
-    create_topic(stack.bootstrap_servers, topic, config={"retention.ms": "-1"})
+    Topics(Client(stack.client_config)).create(topic, partitions=1, settings={"retention.ms": "-1"})
     records = ({"value": json.dumps(value), "timestamp": milliseconds(at)} for at, value in stamped)
     send(stack.bootstrap_servers, topic, records, {**stack.client_config, "enable.idempotence": True})
 

@@ -16,6 +16,7 @@ from logbus.model import FrozenWindow
 
 LINES, HOURS = 600, 4
 END = datetime(2015, 5, 21, tzinfo=UTC)  # of the log
+OTHER_ADDRESS = "127.0.0.2"  # of this machine, by which another one reaches the second demo's broker
 LINEAGE = "lineage.jsonl"  # in the second demo's home: an event of OpenLineage in each line
 DEMO_SECONDS_MAX = 3_600.0  # a minute's work; with forty other busy processes on two cores it took 1,542 s
 
@@ -42,8 +43,20 @@ class SecondDemo:
 
 
 def run_demo(log: Path, report: Path, home: Path) -> FirstDemo:
-    """Run `logbus demo` to its end, as a user would."""
-    command = [sys.executable, "-m", "logbus", "demo", "--log", str(log), "--report", str(report), "--home", str(home)]
+    """Run `logbus demo` to its end, as a user would; with TLS, users and ACLs."""
+    command = [
+        sys.executable,
+        "-m",
+        "logbus",
+        "demo",
+        "--secure",
+        "--log",
+        str(log),
+        "--report",
+        str(report),
+        "--home",
+        str(home),
+    ]
     done = subprocess.run(
         command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=DEMO_SECONDS_MAX
     )

@@ -61,6 +61,8 @@ SECTIONS = {
         "cluster": ("logbus.cli.cluster:command", "Show brokers, leaders, and replicas that are not in sync."),
         "topic": ("logbus.cli.topic:command", "List, create, describe, change and delete topics."),
         "group": ("logbus.cli.group:command", "List, describe and delete consumer groups, and move their offsets."),
+        "user": ("logbus.cli.user:command", "List, add and remove users, and set their passwords."),
+        "acl": ("logbus.cli.acl:command", "List, add and remove ACLs; explain says which one decides."),
         "retention": ("logbus.cli.retention:command", "Delete old records once every pipeline has loaded them."),
         "exporter": ("logbus.cli.exporter:command", "Serve lag, windows, topics and groups to Prometheus."),
         "maintain": ("logbus.cli.maintenance:maintain_command", "Merge old hourly partitions into days, remove unused files."),

@@ -1,20 +1,23 @@
-"""`logbus connect`: asks how to reach a Kafka cluster, tries it, and writes down what works, for commands and for Airflow."""
+"""`logbus connect`: asks how to reach a Kafka cluster, tries it, and writes down what works, for commands and for Airflow; or
+prints what another program needs to connect, for somebody to paste there.
+"""
 
 from __future__ import annotations
 
 import json
 import os
 import shlex
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import click
 
-from logbus import atomic_write, errors, formatting
+from logbus import errors, formatting
 from logbus.cli import options, output
-from logbus.kafka import client_config, rights, tokens
+from logbus.kafka import rights, tokens
 from logbus.kafka.client import Client
+from logbus.kafka.client_config import inlined, of_the_jvm, of_user, properties, read_client_config, write
 
 PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 MECHANISMS = ("SCRAM-SHA-512", "SCRAM-SHA-256", "PLAIN", tokens.OAUTHBEARER)
@@ -22,6 +25,47 @@ PASSWORD_VARIABLE = "LOGBUS_KAFKA_PASSWORD"  # a command line is for everybody t
 TOPICS_MAX = 20  # whose rights are looked at
 COLUMNS = {"Read": "read", "DescribeConfigs": "settings", "Write": "write", "Delete": "delete"}  # by operation
 ANSWERS = {True: "yes", False: "no", None: "unknown"}
+
+
+def for_kcat(settings: Mapping[str, Any], conn_id: str) -> str:
+    lines = [f"{name}={value}" for name, value in settings.items()]
+    return "\n".join(["# kcat -F this-file -L; certificates are files of the machine where this was printed", *lines])
+
+
+def for_java(settings: Mapping[str, Any], conn_id: str) -> str:
+    what_for = "# --command-config of Kafka's tools, the properties of a JVM client, --client-config of logbus"
+    return f"{what_for}\n{properties(inlined(settings))}".rstrip()
+
+
+def for_python(settings: Mapping[str, Any], conn_id: str) -> str:
+    config = inlined(settings)
+    return f"# confluent_kafka.Producer(config)\nconfig = {literal(config)}"
+
+
+def for_spark(settings: Mapping[str, Any], conn_id: str) -> str:
+    jvm = of_the_jvm(inlined(settings))
+    what_for = '# spark.readStream.format("kafka").options(**options).option("subscribe", "TOPIC").load()'
+    return f"{what_for}\noptions = {literal({f'kafka.{name}': value for name, value in jvm.items()})}"
+
+
+def for_airflow(settings: Mapping[str, Any], conn_id: str) -> str:
+    """What `airflow connections import FILE.json` takes."""
+    extra = {name: str(value) for name, value in inlined(settings).items()}
+    return json.dumps({conn_id: {"conn_type": "kafka", "extra": extra}}, indent=4)
+
+
+def literal(settings: Mapping[str, Any]) -> str:
+    """As Python writes a dict."""
+    return "\n".join(["{", *(f"    {name!r}: {str(value)!r}," for name, value in settings.items()), "}"])
+
+
+FORMS: Mapping[str, Callable[[Mapping[str, Any], str], str]] = {
+    "kcat": for_kcat,
+    "java": for_java,
+    "python": for_python,
+    "spark": for_spark,
+    "airflow": for_airflow,
+}
 
 
 @click.command("connect")
@@ -47,24 +91,63 @@ ANSWERS = {True: "yes", False: "no", None: "unknown"}
 @click.option("--conn-id", default="kafka_default", show_default=True, help="The name of Airflow's connection.")
 @click.option("--show-password", is_flag=True, help="Show it in Airflow's connection.")
 @click.option("--no-input", is_flag=True, help="Ask nothing: what is not given is an error, or the default.")
-def command(path: Path, replace: bool, conn_id: str, show_password: bool, no_input: bool, **given: Any) -> None:
+@click.option(
+    "--for",
+    "form",
+    type=click.Choice(list(FORMS)),
+    help="Write nothing, but print what this program needs, to paste it there. THE PASSWORD IS IN IT: a terminal keeps what it "
+    "has shown, so direct it to a file or into a pipe.",
+)
+@options.client_config_option
+def command(
+    path: Path,
+    replace: bool,
+    conn_id: str,
+    show_password: bool,
+    no_input: bool,
+    form: str | None,
+    client_config: Path | None,
+    **given: Any,
+) -> None:
     """Connect to a Kafka cluster: try the settings, show what they allow, write them down.
 
-    Nothing is written unless the cluster has answered.
+    Nothing is written unless the cluster has answered. With --for the settings are those of --client-config, if there is one;
+    --user names another user than its own: his NAME.properties beside that file is taken, as `logbus up --secure` makes them, or
+    the password is asked for.
     """
+    if form is not None:
+        config = asked(given, no_input) if client_config is None else of_file(client_config, given, no_input)
+        try_out(config)
+        output.write_raw(f"{FORMS[form](config, conn_id)}\n")
+        return
     if path.exists() and not replace:
         raise errors.UserError(f"{path} exists already: --replace overwrites it, --write FILE names another one")
     config = asked(given, no_input)
-    client = Client.for_command(config)
-    described = client.ask(client.ask_cluster)[""]
-    output.echo_err(f"connected to cluster {described.cluster_id}: {formatting.many(len(described.nodes), 'broker')}")
-    show_rights(client)
+    show_rights(try_out(config))
     write(path, config)
     output.echo(f"export LOGBUS_CLIENT_CONFIG={shlex.quote(str(path.resolve()))}")
     extra = config if show_password or "sasl.password" not in config else {**config, "sasl.password": "***"}
     output.echo(f"airflow connections add {shlex.quote(conn_id)} --conn-type kafka --conn-extra {shlex.quote(json.dumps(extra))}")
     if extra is not config:
         output.echo_err("note: the password is left out of the connection; --show-password shows it")
+
+
+def try_out(config: Mapping[str, Any]) -> Client:
+    """The client that has connected with these settings."""
+    client = Client.for_command(config)
+    described = client.ask(client.ask_cluster)[""]
+    output.echo_err(f"connected to cluster {described.cluster_id}: {formatting.many(len(described.nodes), 'broker')}")
+    return client
+
+
+def of_file(path: Path, given: Mapping[str, Any], no_input: bool) -> dict[str, Any]:
+    """The file's settings; for another user and another address, if they are given."""
+    config, user = read_client_config(path), given["user"]
+    if user not in (None, config.get("sasl.username")):
+        own = path.parent / f"{user}.properties"
+        is_beside = own.parent == path.parent and own.is_file()
+        config = read_client_config(own) if is_beside else of_user(config, user, password(no_input))
+    return config | ({"bootstrap.servers": given["bootstrap"]} if given["bootstrap"] else {}) | dict(given["others"])
 
 
 def asked(given: Mapping[str, Any], no_input: bool) -> dict[str, Any]:
@@ -130,11 +213,3 @@ def show_rights(client: Client) -> None:
             columns = [", ".join(name for name, answer in answers.items() if answer is expected) for expected in (True, False)]
             others.add_row(f"{resource.kind} {resource.name}".strip(), *columns)
     output.show(others)
-
-
-def write(path: Path, config: Mapping[str, Any]) -> None:
-    """The file, which nobody else could read at any time."""
-    try:
-        atomic_write.replace_atomically(path, client_config.properties(config).encode(), mode=0o600)
-    except OSError as error:
-        raise errors.UserError(f"cannot write {path}: {error.strerror}") from None

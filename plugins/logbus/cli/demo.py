@@ -31,6 +31,7 @@ from rich.table import Table
 
 from logbus import errors, model, waiting
 from logbus.cli import local_airflow, options, output, signals
+from logbus.cli.secure_home import SecureHome
 from logbus.cli.stack import MEMORABLE_PORTS, LocalStack, as_typed, project_directory, stay_up
 from logbus.loads import embedded
 from logbus.loads.engine import connect, libpq_uri
@@ -59,7 +60,8 @@ FIRST_LINE_BYTES_MAX = 4_096
     show_default=True,
     help="Where everything is kept.",
 )
-def command(log: Path | None, report: Path | None, home: Path) -> None:
+@click.option("--secure", "is_secure", is_flag=True, help="With TLS, users and ACLs, as `logbus up --secure`.")
+def command(log: Path | None, report: Path | None, home: Path, is_secure: bool) -> None:
     """Take a log through broker, Airflow and Spark into PostgreSQL, hour by hour, and prove it.
 
     On a terminal everything stays up until Ctrl-C. Otherwise it ends when all is done, with status 0 only if the audit of every
@@ -70,9 +72,12 @@ def command(log: Path | None, report: Path | None, home: Path) -> None:
     screen = Screen(console)
     home, project = home_of_log(home, log), project_directory()
     environment = os.environ
+    security = SecureHome(home.absolute()) if is_secure else None
     with (
         signals.raising(),
-        LocalStack(home, project=project, environment=environment, ports=MEMORABLE_PORTS, say=screen.say) as stack,
+        LocalStack(
+            home, project=project, environment=environment, ports=MEMORABLE_PORTS, security=security, say=screen.say
+        ) as stack,
     ):
         demo = Demo(stack, log, screen)
         result = demo.run()
@@ -90,7 +95,10 @@ def show(result: DemoResult, stack: LocalStack, screen: Screen) -> None:
     """The table, the proof, the seconds and where to look."""
     psql = f"{as_typed(embedded.binary('psql'))} '{libpq_uri(stack.warehouse_url)}'"
     logbus = as_typed(Path(sys.executable).with_name("logbus"))
-    servers = f"--warehouse '{stack.warehouse_url}' --bootstrap-server {stack.bootstrap_servers}"
+    broker = f"--bootstrap-server {stack.bootstrap_servers}"
+    if stack.client_file is not None:
+        broker = f"--client-config {as_typed(stack.client_file)}"
+    servers = f"--warehouse '{stack.warehouse_url}' {broker}"
     screen.windows(result.windows)
     screen.rerun(result.rerun.before, result.rerun.after, result.rerun.identical)
     screen.seconds(result.seconds)
@@ -98,7 +106,7 @@ def show(result: DemoResult, stack: LocalStack, screen: Screen) -> None:
         [
             ("Airflow", f"{stack.airflow.settings.url}/dags/{PIPELINE}"),
             ("Login", f"user {local_airflow.USER}, password {stack.airflow.settings.password}"),
-            ("Broker", f"kcat -b {stack.bootstrap_servers} -t {PIPELINE} -C -c 3"),
+            ("Broker", f"{logbus} consume {PIPELINE} -c 3 {broker}"),
             ("Table", f'{psql} -c "select status, count(*) from {PIPELINE} group by 1 order by 2 desc"'),
             ("Ledger", f"{logbus} window ls --pipeline {PIPELINE} {servers}"),
         ]

@@ -1,6 +1,7 @@
 """The brokers of a local stack: one, or several that share a ZooKeeper.
 
     HOME/broker       the log of a single one;  HOME/zookeeper, HOME/broker-1, HOME/broker-2 ..   those of a cluster
+    HOME/security     certificates and users, if they are secured: see secure_home.py
 
 What is acknowledged survives a power failure: all of them wait for the disk. In a cluster a topic has three replicas, or as many
 as there are brokers, and accepts writes while two of them are in sync.
@@ -19,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from logbus import errors, spark_submit, waiting
+from logbus.cli import secure_home
 from logbus.cli.processes import Program, StackError, SupervisedProcess, Supervisor, accepts_connections
 from logbus.java import INSTALL, program
 
@@ -30,7 +32,7 @@ HAND_OVER_MS_MAX = 3_000
 
 
 class LocalBrokers:
-    """`count` brokers; `ports` are theirs, followed by ZooKeeper's if there are several."""
+    """`count` brokers; `ports` are theirs, followed by ZooKeeper's if there are several. `security`: how they are secured."""
 
     def __init__(
         self,
@@ -40,8 +42,10 @@ class LocalBrokers:
         environment: Mapping[str, str],
         ports: Sequence[int],
         say: waiting.Say = waiting.say_nothing,
+        security: secure_home.SecureHome | None = None,
     ) -> None:
         self.home = home
+        self._security = security
         self._say = say
         self._run_directory = home / "run"
         self._environment = environment
@@ -57,7 +61,15 @@ class LocalBrokers:
 
     @property
     def bootstrap_servers(self) -> str:
-        return ",".join(f"{HERE}:{port}" for port in self._ports)
+        host = (self._security and self._security.advertised_host) or HERE
+        return ",".join(f"{host}:{port}" for port in self._ports)
+
+    @property
+    def client_config(self) -> dict[str, str]:
+        """Of the administrator, if there are users."""
+        if self._security is None:
+            return {"bootstrap.servers": self.bootstrap_servers}
+        return self._security.client_config(secure_home.ADMIN)
 
     @property
     def zookeeper_connect(self) -> str | None:
@@ -65,8 +77,10 @@ class LocalBrokers:
         return None if self._zookeeper_port is None else f"{HERE}:{self._zookeeper_port}"
 
     def start(self) -> None:
-        """Starts all of them; returns when each accepts connections and lists all the others."""
+        """Starts all of them; returns when each accepts connections and lists all the others, and users may do their work."""
         errors.require("logbus_broker")
+        if self._security is not None:
+            self._security.prepare(self.bootstrap_servers)
         if self._zookeeper_port is not None:
             self._start_zookeeper(self._zookeeper_port)
         started = [self._brokers.start(program) for program in self.programs()]
@@ -75,6 +89,8 @@ class LocalBrokers:
         if len(started) > 1:  # until then a topic of three replicas would be refused
             for port in self._ports:
                 self._wait_for_brokers(port)
+        if self._security is not None:
+            self._security.grant()
 
     def programs(self) -> list[Program]:
         """How each broker is run."""
@@ -112,7 +128,7 @@ class LocalBrokers:
         from confluent_kafka import KafkaException
         from confluent_kafka.admin import AdminClient
 
-        client = AdminClient({"bootstrap.servers": f"{HERE}:{port}", "log_level": 0})
+        client = AdminClient({**self.client_config, "bootstrap.servers": f"{HERE}:{port}", "log_level": 0})
         waiting.wait_until(
             lambda: len(client.list_topics(timeout=ANSWER_SECONDS_MAX).brokers) == len(self._ports),
             what=f"a cluster of {len(self._ports)} brokers at {HERE}:{port}",
@@ -130,6 +146,7 @@ class LocalBrokers:
             "offsets.topic.replication.factor": str(replicas),
             "min.insync.replicas": "2",
             "logbus.controlled.shutdown.max.ms": str(HAND_OVER_MS_MAX),
+            **({} if self._security is None else self._security.inter_broker_settings()),
         }
 
     def _program(self, name: str, port: int, settings: Mapping[str, str]) -> Program:
@@ -137,6 +154,7 @@ class LocalBrokers:
             "listeners": f"PLAINTEXT://{HERE}:{port}",
             "log.dirs": str(self.home / name),
             "logbus.acks.all.waits.for.flush": "true",
+            **({} if self._security is None else self._security.broker_settings(port, HERE)),
             **settings,
         }
         options = [word for key, value in overrides.items() for word in ("--override", f"{key}={value}")]

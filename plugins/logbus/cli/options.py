@@ -142,7 +142,7 @@ _bootstrap_option: Decorator = click.option(
     metavar="HOST:PORT",
     help="Address of the broker.",
 )
-_client_config_option: Decorator = click.option(
+client_config_option: Decorator = click.option(
     "--client-config",
     type=click.Path(path_type=Path, dir_okay=False),
     envvar="LOGBUS_CLIENT_CONFIG",
@@ -239,7 +239,7 @@ def with_client(function: Function) -> Function:
         suggestions.note_origin(context, bootstrap, context.get_parameter_source("bootstrap"), file)
         return function(*arguments, config={"bootstrap.servers": bootstrap, **of_file}, **options)
 
-    return _bootstrap_option(_client_config_option(command))
+    return _bootstrap_option(client_config_option(command))
 
 
 def with_broker(function: Function) -> Function:

@@ -3,6 +3,7 @@
     HOME/lock       held while a stack runs here; HOME/run        logs and process ids of the programs
     HOME/ports.json the ports of the last start, used again if they are free, so that known addresses stay valid
     HOME/postgres   the embedded server's data;  HOME/airflow     Airflow's home;  the log: see local_brokers.py
+    HOME/security   certificates, users and their files, if the brokers are secured: see secure_home.py
 
 A second run in the same place finds everything the first one stored. Whatever ends this process ends all of it (see watchdog.py);
 `stop` does so in order: Airflow, then the brokers, then the database, because each is a client of the next.
@@ -21,7 +22,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from logbus import errors, provider, spark_submit, waiting
-from logbus.cli import local_airflow, local_brokers, processes
+from logbus.cli import local_airflow, local_brokers, processes, secure_home
 from logbus.loads import roles
 from logbus.loads.embedded import EmbeddedPostgres
 from logbus.loads.engine import connect
@@ -38,7 +39,8 @@ MEMORABLE_PORTS = (8080, 9092, 9093, 9094)
 
 class LocalStack:
     """A stack in `home`. `project` is the directory that holds dags/ and plugins/; `environment` is passed to every program;
-    `dags` is a DAGs folder to use instead of the project's. Several `brokers` form a cluster. `say` is told of long waits."""
+    `dags` is a DAGs folder to use instead of the project's. Several `brokers` form a cluster. `security` secures them; a home
+    that was secured once is so again. `say` is told of long waits."""
 
     def __init__(
         self,
@@ -49,6 +51,7 @@ class LocalStack:
         ports: tuple[int, ...] = (),
         dags: Path | None = None,
         brokers: int = 1,
+        security: secure_home.SecureHome | None = None,
         say: waiting.Say = waiting.say_nothing,
     ) -> None:
         self.home = home.absolute()
@@ -63,7 +66,11 @@ class LocalStack:
         self._airflow_port, *broker_ports = self._ports.numbers
         # Only the brokers' ports: Airflow's address is printed at each start, and no environment variable holds it.
         self.moved = {before: now for before, now in zip(preferred[1:], broker_ports, strict=False) if before != now}
-        self._brokers = local_brokers.LocalBrokers(self.home, count=brokers, environment=environment, ports=broker_ports, say=say)
+        before = secure_home.SecureHome(self.home)
+        self.security = security or (before if before.is_there else None)
+        self._brokers = local_brokers.LocalBrokers(
+            self.home, count=brokers, environment=environment, ports=broker_ports, say=say, security=self.security
+        )
         self._airflow: local_airflow.AirflowInstance | None = None
         self._lock: int | None = None
 
@@ -89,7 +96,13 @@ class LocalStack:
 
     @property
     def client_config(self) -> dict[str, str]:
-        return {"bootstrap.servers": self.bootstrap_servers}
+        """Of the administrator, if the brokers are secured."""
+        return self._brokers.client_config
+
+    @property
+    def client_file(self) -> Path | None:
+        """The same as a file; None where the address is all that is needed."""
+        return None if self.security is None else self.security.client_file(secure_home.ADMIN)
 
     @property
     def airflow(self) -> local_airflow.AirflowInstance:
@@ -107,8 +120,8 @@ class LocalStack:
         roles.prepare(warehouse, airflow)
         for administrator in (warehouse, airflow):
             administrator.dispose()
-        self._airflow = self._make_airflow()
         self._brokers.start()
+        self._airflow = self._make_airflow()
 
     def start_airflow(self) -> None:
         """Starts Airflow, with its connections and the loads' pool; takes twenty seconds, so usually run in a thread."""
@@ -128,6 +141,11 @@ class LocalStack:
         self._brokers.raise_if_ended()
         self._airflow_supervisor.raise_if_ended()
         self._postgres.raise_if_ended()
+
+    def renew_certificates(self) -> None:
+        """Those that will not be valid for long."""
+        if self.security is not None:
+            self.security.renew()
 
     def report(self) -> str:
         """What runs, and what each program wrote last."""
@@ -164,7 +182,7 @@ class LocalStack:
 
     def _connections(self) -> dict[str, dict[str, object]]:
         return {
-            "kafka_default": {"conn_type": "kafka", "extra": self.client_config},
+            "kafka_default": {"conn_type": "kafka", "extra": self._airflow_client_config()},
             "warehouse_default": {
                 "conn_type": provider.CONNECTION_TYPE,
                 "host": str(self._postgres.socket_directory),
@@ -173,6 +191,9 @@ class LocalStack:
             },
             "spark_default": {"conn_type": "spark", "host": spark_submit.LOCAL_MASTER, "extra": {"deploy-mode": "client"}},
         }
+
+    def _airflow_client_config(self) -> dict[str, str]:
+        return self.client_config if self.security is None else self.security.client_config(secure_home.AIRFLOW)
 
 
 def remembered_ports(home: Path, count: int) -> Sequence[int]:
@@ -223,6 +244,7 @@ def stay_up(stack: LocalStack, console: Console) -> None:
     try:
         while True:
             stack.raise_if_ended()
+            stack.renew_certificates()
             time.sleep(WATCH_SECONDS)
     except KeyboardInterrupt:
         console.print("Stopping everything ...")

@@ -39,6 +39,8 @@ OTHER_TOOLS: Mapping[str, str] = {
     "kafka-consumer-groups": "group",
     "kafka-get-offsets": "topic describe",
     "kafka-reassign-partitions": "cluster",
+    **dict.fromkeys(("kafka-acls", "acls"), "acl"),
+    **dict.fromkeys(("users", "passwd"), "user"),
     "kafka-server-start": "broker serve",
     **dict.fromkeys(("kafka-console-consumer", "kcat", "kafkacat", "cat", "tail", "read", "subscribe"), "consume"),
     **dict.fromkeys(("kafka-console-producer", "send", "publish", "write"), "produce"),
@@ -63,6 +65,7 @@ SYNONYMS: tuple[frozenset[str], ...] = (
     frozenset({"seek", "reset-offsets", "reset", "rewind"}),
     frozenset({"audit", "check", "verify", "count"}),
     frozenset({"diff", "compare"}),
+    frozenset({"explain", "why", "can-i"}),
 )
 # Options of other tools, wherever they are typed.
 OPTIONS: Mapping[str, str] = {

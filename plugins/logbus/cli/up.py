@@ -1,7 +1,8 @@
 """`logbus up`: broker and PostgreSQL on this machine until Ctrl-C, and a file with their addresses for other terminals.
 
 For trials and development: what is stored stays in one directory, and the next start finds it. The file exists exactly while both
-answer; it holds addresses and no password (the server listens on its owner's unix socket).
+answer; it holds addresses and no password (PostgreSQL listens on its owner's unix socket; with --secure it names the file of the
+brokers' administrator).
 
 `logbus broker` hands the terminal over to `python -m logbus_broker`: the pipeline reaches the broker over the wire only, and
 imports nothing of it.
@@ -23,6 +24,7 @@ from sqlalchemy import make_url
 
 from logbus import errors
 from logbus.cli import local_airflow, options, output, signals
+from logbus.cli.secure_home import USERS, SecureHome
 from logbus.cli.stack import MEMORABLE_PORTS, LocalStack, as_typed, project_directory, stay_up
 from logbus.loads.embedded import binary
 
@@ -49,15 +51,33 @@ ENVIRONMENT_FILE = "env"
     show_default=True,
     help="How many; several form a cluster with a ZooKeeper, and keep each record three times.",
 )
+@click.option(
+    "--secure",
+    "is_secure",
+    is_flag=True,
+    help="Encrypt every connection to the broker and let only users in: TLS and SCRAM, with certificates that renew themselves, "
+    "and users with random passwords and ACLs. A home stays secure once it is.",
+)
+@click.option(
+    "--advertised-host",
+    metavar="HOST",
+    help="With --secure: the name or address by which other machines reach this one. The broker then listens on all addresses.",
+)
 @options.json_option
-def command(home: Path, dags: Path | None, brokers: int, as_json: bool) -> None:
+def command(home: Path, dags: Path | None, brokers: int, is_secure: bool, advertised_host: str | None, as_json: bool) -> None:
     """Run the broker and a PostgreSQL on this machine until Ctrl-C, and Airflow too if --dags is given.
 
-    Other terminals get the addresses with `source .logbus/up/env`. With -o json the addresses are one object on standard
-    output as soon as everything answers, and all else goes to standard error.
+    Other terminals get the addresses with `source .logbus/up/env`, and with --secure the administrator's file, so that all
+    commands work there. `logbus connect --for java --user shipper` prints what another machine needs. With -o json the addresses
+    are one object on standard output as soon as everything answers, and all else goes to standard error.
     """
     console = Console(highlight=False, soft_wrap=True, stderr=as_json, markup=False, emoji=False)
     project = project_directory() if dags else home
+    security = SecureHome(home.absolute(), advertised_host=advertised_host)
+    if advertised_host and ":" in advertised_host:
+        raise click.UsageError(f"--advertised-host is a name or an IPv4 address, without a port, not {advertised_host}")
+    if advertised_host and not (is_secure or security.is_there):
+        raise click.UsageError("--advertised-host lets other machines in: add --secure, so that they need a password")
     try:
         stack_here = LocalStack(
             home,
@@ -66,6 +86,7 @@ def command(home: Path, dags: Path | None, brokers: int, as_json: bool) -> None:
             ports=MEMORABLE_PORTS,
             dags=dags,
             brokers=brokers,
+            security=security if is_secure or security.is_there else None,
             say=lambda text: tell(console, text),
         )
         with signals.raising(), stack_here as stack:
@@ -85,13 +106,16 @@ def command(home: Path, dags: Path | None, brokers: int, as_json: bool) -> None:
 
 def show(console: Console, stack: LocalStack, path: Path, *, with_airflow: bool) -> None:
     """Where everything is, and what to type next."""
-    tell(console, f"broker      {stack.bootstrap_servers}")
+    tell(console, f"broker      {stack.bootstrap_servers}{' (TLS and a password)' if stack.client_file else ''}")
     if stack.zookeeper_connect is not None:
         tell(console, f"ZooKeeper   {stack.zookeeper_connect}")
     tell(console, f"warehouse   {stack.warehouse_url}")
     if with_airflow:
         airflow = stack.airflow.settings
         tell(console, f"Airflow     {airflow.url}, user {local_airflow.USER}, password {airflow.password}")
+    if stack.client_file is not None:
+        files = f"{as_typed(stack.client_file.parent)}/NAME.properties"
+        tell(console, f"users       {', '.join(USERS)}: {files}, or logbus connect --for")
     tell(console, f"In other terminals:  source {as_typed(path.absolute())}")
     for note in stack.notes():
         tell(console, f"note: {note}: source that file there again", style="yellow")
@@ -108,6 +132,7 @@ def summary(stack: LocalStack, path: Path, *, with_airflow: bool) -> dict[str, A
     return {
         "bootstrap_servers": stack.bootstrap_servers,
         "zookeeper_connect": stack.zookeeper_connect,
+        "client_config": stack.client_file and str(stack.client_file),
         "warehouse_url": stack.warehouse_url,
         "airflow_url": airflow and airflow.url,
         "airflow_user": airflow and local_airflow.USER,
@@ -135,6 +160,7 @@ def addresses(stack: LocalStack) -> Mapping[str, str]:
     return {
         "LOGBUS_WAREHOUSE_URL": stack.warehouse_url,
         "LOGBUS_BOOTSTRAP_SERVER": stack.bootstrap_servers,
+        **({} if stack.client_file is None else {"LOGBUS_CLIENT_CONFIG": str(stack.client_file)}),
         "PGHOST": str(url.query["host"]),
         "PGUSER": str(url.username),
         "PGDATABASE": str(url.database),

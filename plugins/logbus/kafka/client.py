@@ -36,7 +36,7 @@ from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec, Resou
 
 from logbus import errors, waiting
 from logbus.kafka import tokens
-from logbus.kafka.errors import ANYBODY, AWAY, ConnectionReports, explain, unavailable
+from logbus.kafka.errors import ANYBODY, AWAY, LOGIN_REFUSED, ConnectionReports, explain, unavailable
 
 # A partition of a topic: the key of all offsets.
 PartitionId = tuple[str, int]
@@ -231,11 +231,15 @@ class Client:
         return answer
 
     def _why_away(self, since: float) -> str | None:
-        """Why the broker is taken to be away after a silence since then; None while it may only be slow."""
+        """Why the broker is taken to be away after a silence since then; None while it may only be slow. A login that it refuses
+        needs no waiting: it will not accept it later."""
+        handshake = self._failed_handshake()
+        if handshake is not None and handshake.code() in LOGIN_REFUSED:
+            return handshake.str()
         limit = self.timeout_seconds if self._has_answered else min(self.timeout_seconds, self.first_answer_seconds_max)
         if time.monotonic() - since < limit:
             return None
-        if (handshake := self._failed_handshake()) is not None:
+        if handshake is not None:
             return handshake.str()
         # Until one has answered, any of the named servers may.
         reasons = self._connections.away()

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from logbus import atomic_write
 from logbus.errors import UserError
 
 Settings = dict[str, Any]
@@ -95,8 +96,8 @@ LOGIN = "org.apache.kafka.common.security"
 OF_MECHANISMS = {"PLAIN": "plain.PlainLoginModule", "SCRAM": "scram.ScramLoginModule"}
 
 
-def properties(settings: Mapping[str, Any]) -> str:
-    """The text of a file with these settings of librdkafka, which Kafka's own tools and JVM clients read as well."""
+def of_the_jvm(settings: Mapping[str, Any]) -> dict[str, str]:
+    """The same settings of librdkafka as Kafka's own tools and JVM clients have them, which we read as well."""
     values = {name: str(value) for name, value in settings.items()}
     login = OF_MECHANISMS.get(values.get("sasl.mechanism", "").partition("-")[0])
     if login is not None and {"sasl.username", "sasl.password"} <= values.keys():
@@ -104,8 +105,44 @@ def properties(settings: Mapping[str, Any]) -> str:
         values["sasl.jaas.config"] = f'{LOGIN}.{login} required username="{user}" password="{password}";'
     if "ssl.ca.location" in values:
         values |= {"ssl.truststore.type": "PEM", "ssl.truststore.location": values.pop("ssl.ca.location")}
+    for name, own in RENAMED.items():
+        if own.endswith(".pem") and own in values:
+            store = ".".join(name.split(".")[:2])
+            values |= {f"{store}.type": "PEM", name: values.pop(own)}
+    return values
+
+
+def properties(settings: Mapping[str, Any]) -> str:
+    """The text of a file with these settings of librdkafka, as `of_the_jvm`."""
     # JSON's escapes of what is not ASCII, of backslashes and of line ends are those of a properties file.
-    return "".join(f"{name}={json.dumps(value)[1:-1]}\n" for name, value in values.items())
+    return "".join(f"{name}={json.dumps(value)[1:-1]}\n" for name, value in of_the_jvm(settings).items())
+
+
+def write(path: Path, settings: Mapping[str, Any]) -> None:
+    """The file with these settings, which nobody else could read at any time."""
+    try:
+        atomic_write.replace_atomically(path, properties(settings).encode(), mode=0o600)
+    except OSError as error:
+        raise UserError(f"cannot write {path}: {error.strerror}") from None
+
+
+def inlined(settings: Mapping[str, Any]) -> Settings:
+    """The same with certificates and keys themselves in place of the names of their files: for another machine."""
+    inline = dict(settings)
+    for name in ("ssl.ca", "ssl.certificate", "ssl.key"):
+        path = inline.get(f"{name}.location")
+        if path is not None and Path(path).is_file():
+            inline[f"{name}.pem"] = Path(inline.pop(f"{name}.location")).read_text()
+    return inline
+
+
+def of_user(settings: Mapping[str, Any], user: str, password: str) -> Settings:
+    """The same for another user, who logs in by a password."""
+    of_the_other = ("sasl.", "ssl.certificate.", "ssl.key.", "ssl.keystore.")
+    kept = {name: value for name, value in settings.items() if not name.startswith(of_the_other)}
+    mechanism = str(settings.get("sasl.mechanism", ""))
+    mechanism = mechanism if mechanism.partition("-")[0] in OF_MECHANISMS else "SCRAM-SHA-512"
+    return {**kept, "sasl.mechanism": mechanism, "sasl.username": user, "sasl.password": password}
 
 
 def _json(text: str) -> Settings:

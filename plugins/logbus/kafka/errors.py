@@ -48,7 +48,8 @@ AWAY = (
 )
 
 # Why there is no connection. librdkafka reports these only through its error callback; the request itself just times out.
-CONNECTING = (KafkaError._SSL, KafkaError._AUTHENTICATION, KafkaError.SASL_AUTHENTICATION_FAILED)
+LOGIN_REFUSED = (KafkaError._AUTHENTICATION, KafkaError.SASL_AUTHENTICATION_FAILED)
+CONNECTING = (KafkaError._SSL, *LOGIN_REFUSED)
 TLS_FAILED = "SSL handshake failed"  # if the peer hung up, librdkafka gives the code _TRANSPORT: the port may not speak TLS
 
 # Codes of ours: librdkafka has none for an alert, and reports a connection that ended; nor for a client that got no token.
@@ -73,6 +74,8 @@ REFUSED: Mapping[int, str] = {
     KafkaError.TOPIC_DELETION_DISABLED: "{broker} does not allow topics to be deleted: set its delete.topic.enable=true",
     KafkaError.POLICY_VIOLATION: "a policy of the broker forbids that for {about}",
     KafkaError.INVALID_REQUEST: "{broker} does not allow that for {about}",
+    KafkaError.SECURITY_DISABLED: "{broker} keeps no ACLs: set its authorizer.class.name, or use `logbus up --secure`",
+    KafkaError.UNACCEPTABLE_CREDENTIAL: "{broker} does not accept that name or password for the user {about!r}",
     KafkaError.MSG_SIZE_TOO_LARGE: "the max.message.bytes of topic {about} is smaller than a batch: raise it or lower batch.size",
 }
 

@@ -28,6 +28,7 @@ from confluent_kafka.admin import (
 )
 
 from logbus import errors, fingerprint, model
+from logbus.kafka.acls import operation_words
 from logbus.kafka.client import LATEST, Client
 from logbus.kafka.exact_reader import SingleRecords, read_range
 
@@ -280,7 +281,7 @@ def allowed_operations(described: Any) -> frozenset[str] | None:
     """Of a description that was asked for with its operations, these as kafka-acls writes them (`DESCRIBE_CONFIGS` is
     `DescribeConfigs`); None where the broker does not say."""
     operations: Iterable[Any] = described.authorized_operations or ()
-    return frozenset("".join(word.title() for word in operation.name.split("_")) for operation in operations) or None
+    return frozenset(map(operation_words, operations)) or None
 
 
 class _TopicExists(errors.UserError):

@@ -158,6 +158,7 @@ ORDERS = (
     *("airflow setup", "ledger upgrade", "pipeline rebase", "pipeline forget-dag", "pipeline register"),
     *("retention adopt", "retention give-back", "retention hold", "retention release", "retention set"),
     *("sample", "topic alter", "topic create", "window accept-loss"),
+    *("acl add", "acl rm", "user add", "user passwd", "user rm"),
 )
 WITHOUT_JSON = {
     **dict.fromkeys(ORDERS, ORDER),

@@ -1,0 +1,39 @@
+"""What a secure home consists of. tests/e2e runs the whole platform over it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from logbus.cli.local_brokers import LocalBrokers
+from logbus.cli.secure_home import AIRFLOW, USERS, SecureHome
+from logbus.kafka import client_config
+
+
+def test_what_a_home_was_secured_with_stays_and_only_its_owner_reads_it(tmp_path: Path) -> None:
+    home = SecureHome(tmp_path)
+    assert not home.is_there
+    home.prepare("127.0.0.1:9092")
+    first = {user: home.client_config(user) for user in USERS}
+    assert len({settings["sasl.password"] for settings in first.values()}) == len(USERS)
+    users = (tmp_path / "security" / "users").read_text().splitlines()
+    assert users == [f"{user}={first[user]['sasl.password']}" for user in USERS]
+    client_config.write(home.client_file(AIRFLOW), {**first[AIRFLOW], "sasl.password": "another"})
+    again = SecureHome(tmp_path)
+    assert again.is_there
+    again.prepare("127.0.0.1:9093")
+    expected = {user: settings | {"bootstrap.servers": "127.0.0.1:9093"} for user, settings in first.items()}
+    expected[AIRFLOW]["sasl.password"] = "another"
+    assert {user: again.client_config(user) for user in USERS} == expected
+    open_files = [path.name for path in (tmp_path / "security").rglob("*") if path.stat().st_mode & 0o077]
+    assert open_files == ["ca.pem"]
+
+
+def test_brokers_listen_for_this_machine_unless_others_are_let_in(tmp_path: Path) -> None:
+    def listeners(advertised_host: str | None, count: int) -> list[str]:
+        home, ports = SecureHome(tmp_path, advertised_host=advertised_host), range(9092, 9092 + LocalBrokers.ports_needed(count))
+        programs = LocalBrokers(tmp_path, count=count, environment={}, ports=ports, security=home).programs()
+        return [word for program in programs for word in program.command if "listeners=" in word or word.startswith("inter.")]
+
+    assert listeners(None, 1) == ["listeners=SASL_SSL://127.0.0.1:9092", "advertised.listeners=SASL_SSL://127.0.0.1:9092"]
+    assert listeners("ten", 1) == ["listeners=SASL_SSL://0.0.0.0:9092", "advertised.listeners=SASL_SSL://ten:9092"]
+    assert listeners(None, 2).count("inter.broker.listener.name=SASL_SSL") == 2
