@@ -107,7 +107,9 @@ def zookeeper_encryption(config: BrokerConfig) -> Callable[[socket.socket, str],
     context.check_hostname = bool(config.zookeeper_identification)
     if keystore:
         try:
-            context.load_cert_chain(keystore)
+            context.load_cert_chain(keystore, password="")  # without one, OpenSSL would ask the terminal for it
         except OSError as error:
-            raise ConfigError(f"zookeeper.ssl.keystore.location={keystore}: no key and certificate in PEM: {error}") from None
+            raise ConfigError(
+                f"zookeeper.ssl.keystore.location={keystore}: no certificate and unencrypted key in PEM: {error}"
+            ) from None
     return lambda sock, host: context.wrap_socket(sock, server_hostname=host)

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import ssl
+from pathlib import Path
 
 import pytest
 from kazoo.client import KazooClient
 from kazoo.exceptions import NoAuthError
 from logbus_broker.cluster.store import Committed, Create, Node, Refused, Unknown
 from logbus_broker.cluster.zookeeper import Access
+from logbus_broker.config.settings import BrokerConfig
+from logbus_broker.errors import ConfigError
+from logbus_broker.network.peer_login import zookeeper_encryption
 
+from benchmarks.peers.authority import Authority
 from tests.contract.coordination.conftest import SecuredZooKeeper
 from tests.support.stores import RealStores
 
@@ -53,3 +58,15 @@ def test_a_server_that_cannot_be_verified_is_told_nothing(zookeeper: SecuredZooK
         stores.until(lambda: "no encryption with ZooKeeper at 127.0.0.1: " in caplog.text)
         assert "certificate verify failed" in caplog.text
         assert isinstance(client.read("/a"), Unknown)
+
+
+@pytest.mark.parametrize("settings", [{"truststore": "missing"}, {"truststore": "key"}, {"keystore": "ca"}, {"keystore": "key"}])
+def test_a_file_that_cannot_be_used_is_named(tmp_path: Path, settings: dict[str, str]) -> None:
+    authority = Authority(tmp_path)
+    files = {"missing": tmp_path / "missing.pem", "ca": authority.certificate, "key": tmp_path / "key.pem"}
+    encrypted = authority.issue("encrypted", password="secret").read_text()
+    files["key"].write_text(encrypted.partition("-----BEGIN CERTIFICATE")[0])
+    ((name, file),) = settings.items()
+    config = BrokerConfig(**{"zookeeper_truststore": str(authority.certificate), f"zookeeper_{name}": str(files[file])})
+    with pytest.raises(ConfigError, match=f"zookeeper.ssl.{name}.location={files[file]}: no certificate"):
+        zookeeper_encryption(config)
