@@ -377,7 +377,7 @@ class Server:
         self._step("the end of a turn", self._turn.end_turn)
         if self._muted:
             self._unmute()
-        for _ in range(_ROUNDS_PER_TURN_MAX):  # an answer may unblock requests in a buffer; no socket is read here
+        for _ in range(_ROUNDS_PER_TURN_MAX):  # an answer may unblock requests in a buffer; only TLS is read from here
             if not self._ready:
                 break
             ready = list(self._ready)
