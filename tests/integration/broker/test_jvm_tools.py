@@ -103,7 +103,7 @@ def ran(
             "list acls after": (ACLS, *at, "--list"),
         }
         asked |= over_tls
-    return dict(zip(asked, run_tools(tools, list(asked.values())), strict=True))
+        return dict(zip(asked, run_tools(tools, list(asked.values())), strict=True))
 
 
 def test_a_topic_is_made_listed_and_deleted(ran: Mapping[str, Ran]) -> None:
