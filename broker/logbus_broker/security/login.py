@@ -127,7 +127,8 @@ def plain(users: scram.Users, in_thread: Callable[[Callable[[], bool]], Wait], f
 _DELAY_SECONDS_MAX = 10.0
 _FORGOTTEN_SECONDS = 600.0
 _LOGGED_AGAIN_SECONDS = 10.0
-_ROWS_MAX = 10_000  # who guesses chooses the names: a megabyte of them
+_ROWS_MAX = 10_000  # who guesses chooses the names, and how long they are: a few megabytes of them
+_NAME_LENGTH_MAX = 100
 
 
 class FailedLogins:
@@ -139,15 +140,16 @@ class FailedLogins:
 
     def note(self, host: str, user: str, reason: str, first_seconds: float, now: float) -> tuple[float, bool]:
         """Count a refusal; returns how long it is held back, and whether its reason is news that is worth a line in the log."""
-        count, at, logged, logged_at = self._rows.pop((host, user), (0, now, "", now))
+        key = (host, user[:_NAME_LENGTH_MAX])
+        count, at, logged, logged_at = self._rows.pop(key, (0, now, "", now))
         if now - at >= _FORGOTTEN_SECONDS:
             count, logged = 0, ""
         is_news = logged != reason or now - logged_at >= _LOGGED_AGAIN_SECONDS
-        self._rows[host, user] = (count + 1, now, reason, now if is_news else logged_at)
+        self._rows[key] = (count + 1, now, reason, now if is_news else logged_at)
         if len(self._rows) > _ROWS_MAX:
             self._rows.popitem(last=False)
         return min(first_seconds * 2 ** min(count, 30), _DELAY_SECONDS_MAX), is_news
 
     def forget(self, host: str, user: str) -> None:
         """The user has logged in there."""
-        self._rows.pop((host, user), None)
+        self._rows.pop((host, user[:_NAME_LENGTH_MAX]), None)

@@ -186,6 +186,13 @@ def test_refusals_are_held_back_longer_each_time_for_that_user_and_address(
     assert broker.refused == {"credentials": 12, "unknown_user": 1}
 
 
+def test_names_that_are_made_up_cost_little_memory() -> None:
+    failed = login.FailedLogins()
+    for number in range(20_000):
+        failed.note("10.0.0.1", f"{number:_>100}" + "x" * 1_000, "unknown_user", 0.1, 1.0)
+    assert sum(len(user) for _, user in failed._rows) == 10_000 * 100
+
+
 def test_who_does_not_log_in_is_closed_and_who_waits_for_a_refusal_is_answered(scripted: Callable[..., Scripted]) -> None:
     broker = scripted(failure_delay_ms=10 * SECOND)
     silent, begun, refused = broker.connect(), broker.connect(), broker.connect()
