@@ -11,8 +11,11 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 from logbus.cli.local_brokers import LocalBrokers
 from logbus.cli.processes import ReservedPorts
+from logbus.cli.secure_home import SecureHome
 from logbus.cli.stack import PORTS_FILE, LocalStack
 from logbus.waiting import PATIENCE_SECONDS
+
+from tests.support.topics import send
 
 
 def stack_in(home: Path, *, ports: tuple[int, ...] = ()) -> LocalStack:
@@ -47,13 +50,15 @@ def test_what_is_not_a_note_of_ports_is_passed_over(noted: str, tmp_path: Path) 
 
 
 def test_a_topic_of_three_replicas_can_be_made_at_any_broker_as_soon_as_they_are_up(tmp_path: Path) -> None:
+    """Secured ones: they log in at each other, and keep ZooKeeper to themselves."""
     with ReservedPorts(LocalBrokers.ports_needed(3)) as reserved:
-        brokers = LocalBrokers(tmp_path, count=3, environment=os.environ, ports=reserved.numbers)
+        brokers = LocalBrokers(tmp_path, count=3, environment=os.environ, ports=reserved.numbers, security=SecureHome(tmp_path))
         try:
             brokers.start()
             for number, port in enumerate(reserved.numbers[:3]):
                 topic = NewTopic(f"t{number}", num_partitions=1, replication_factor=3)
-                client = AdminClient({"bootstrap.servers": f"127.0.0.1:{port}"})
+                client = AdminClient({**brokers.client_config, "bootstrap.servers": f"127.0.0.1:{port}"})
                 client.create_topics([topic], operation_timeout=PATIENCE_SECONDS)[topic.topic].result(PATIENCE_SECONDS)
+                send(f"127.0.0.1:{port}", topic.topic, [{"value": "one"}], {**brokers.client_config, "acks": "all"})
         finally:
             brokers.stop()
