@@ -12,6 +12,7 @@ from random import Random
 
 import pytest
 
+from benchmarks.peers.authority import Authority
 from tests.support.clusters import RunningCluster
 from tests.support.disturbing import LINK_FAULTS, PROCESS_FAULTS, Fault
 from tests.support.ordeal import Ordeal, report
@@ -53,6 +54,16 @@ def test_nothing_acknowledged_is_lost_twice_or_out_of_order_while_processes_are_
     faults = [(name, fault) for name, fault in PROCESS_FAULTS.items() if name not in ONLY_IN_THE_SOAK]
     with RunningCluster(tmp_path, zookeeper, chroot="/killed") as cluster:
         go_through(Ordeal(cluster, seed=1), faults, tmp_path / "history.jsonl")
+
+
+@pytest.mark.long
+def test_nothing_acknowledged_is_lost_twice_or_out_of_order_where_brokers_log_in_at_each_other(tmp_path: Path) -> None:
+    """Over TLS, with logins that end after six seconds; so at ZooKeeper."""
+    with (
+        RunningZooKeeper(authority=Authority(tmp_path)) as zookeeper,
+        RunningCluster(tmp_path, zookeeper, chroot="/secured") as cluster,
+    ):
+        go_through(Ordeal(cluster, seed=4), PROCESS_FAULTS.items(), tmp_path / "history.jsonl")
 
 
 @pytest.mark.long
