@@ -214,6 +214,8 @@ def jvm_tools(bootstrap: str, secured: str) -> None:
                 (f"{TOOLS}.LogDirsCommand", *at, "--describe"),
                 (f"{TOOLS}.ClientMetricsCommand", *at, "--list"),
                 (configs, *logged_in, *joe, "--alter", "--add-config", "SCRAM-SHA-512=[password=x]"),
+                (configs, *logged_in, *joe, "--alter", "--add-config", "producer_byte_rate=1048576"),
+                (configs, *logged_in, *joe, "--describe"),
                 (acls, *logged_in, "--add", *grant),
                 (acls, *logged_in, "--list"),
                 (acls, *logged_in, "--remove", "--force", *grant),
