@@ -34,6 +34,7 @@ _PRIMITIVES: dict[str, st.SearchStrategy[Any]] = {
     "int16": _integers(16),
     "int32": _integers(32),
     "int64": _integers(64),
+    "float64": st.floats(allow_nan=False),
     "string": _TEXT,
     "bytes": st.binary(max_size=8) | st.just(b"z" * 70_000),
     "records": st.binary(max_size=8),
