@@ -54,7 +54,8 @@ class Throttle:
             return parts, 0.0
         seconds = self.quotas.seconds_above(CONSUMER_BYTES, *who, now)
         if not seconds:
-            return parts, self.quotas.record(CONSUMER_BYTES, *who, sum(map(part_size, parts)), now)
+            seconds = self.quotas.record(CONSUMER_BYTES, *who, sum(map(part_size, parts)), now)
+            return parts, min(seconds, _PAUSE_SECONDS_MAX)
         for part in parts:
             if isinstance(part, FileSlice):
                 part.release()

@@ -97,6 +97,15 @@ def test_a_consumer_over_its_quota_gets_no_records_until_the_time_is_over(versio
     assert answers(second, ApiKey.FETCH, version)[0].responses
 
 
+@pytest.mark.parametrize("key", [ApiKey.PRODUCE, ApiKey.FETCH])
+def test_a_quota_of_next_to_nothing_holds_up_for_as_long_as_can_be_said(key: ApiKey) -> None:
+    loop = limited(**{PRODUCER_BYTES: 5e-324, CONSUMER_BYTES: 5e-324})
+    sock = loop.connect()
+    ask(loop, sock, key, 12, size=100)
+    assert answers(sock, key, 12)[0].throttle_time_ms > 2_000_000_000
+    assert loop.asked(sock) == 0
+
+
 def test_request_time_is_held_up_for_a_second_at_most() -> None:
     loop = limited(**{REQUEST_PERCENTAGE: 0.000001})
     sock = loop.connect()
