@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 from confluent_kafka import Message
 from logbus import errors, fingerprint, model
-from logbus.kafka.exact_reader import exact_consumer, read_lists, read_with
+from logbus.kafka.exact_reader import SAMPLING_CONFIG, exact_consumer, read_lists, read_with
 from logbus.parsing import storable
 
 from logbus_spark.job import Run, TaskPlan
@@ -136,7 +136,7 @@ def _sampled(
 ) -> Iterator[Message]:
     ranges = [part for window in windows for part in window.ranges if part.count]
     chosen = ranges[:: max(1, -(-len(ranges) // SAMPLED_RANGES_MAX))]
-    with exact_consumer(client_config, isolation_level) as consumer:
+    with exact_consumer(client_config, isolation_level, SAMPLING_CONFIG) as consumer:
         for part in chosen:
             count = records_max // len(chosen)
             end = min(part.end_offset, part.readable_from + count)

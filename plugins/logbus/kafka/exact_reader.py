@@ -52,12 +52,13 @@ CONSUMER_CONFIG: Mapping[str, Any] = {
     # took 15 us of work each were measured at 24,000 a second instead of 50,000.
     "fetch.queue.backoff.ms": 10,
 }
+# For a few records here and there: the next range has to wait for the fetch that is in flight for the last one.
+SAMPLING_CONFIG: Mapping[str, Any] = {"queued.min.messages": 1, "fetch.wait.max.ms": 5}
 SINGLE_CONFIG: Mapping[str, Any] = {
     **CONSUMER_CONFIG,
+    **SAMPLING_CONFIG,
     "group.id": "logbus-single-records",
     "isolation.level": "read_uncommitted",  # a record is the same one whether its transaction commits or aborts
-    "queued.min.messages": 1,
-    "fetch.wait.max.ms": 5,
 }
 
 # The errors for a range whose first offset is not in the log.
@@ -67,9 +68,11 @@ FINAL = (*MISSING, KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError._BAD_MSG)
 
 
 @contextmanager
-def exact_consumer(client_config: Mapping[str, Any], isolation_level: str = READ_COMMITTED) -> Iterator[Consumer]:
+def exact_consumer(
+    client_config: Mapping[str, Any], isolation_level: str = READ_COMMITTED, overrides: Mapping[str, Any] = {}
+) -> Iterator[Consumer]:
     """A consumer for `read_with`; one serves many ranges, one after another."""
-    consumer = Client(client_config).consumer({**CONSUMER_CONFIG, "isolation.level": isolation_level})
+    consumer = Client(client_config).consumer({**CONSUMER_CONFIG, **overrides, "isolation.level": isolation_level})
     try:
         yield consumer
     finally:
