@@ -23,6 +23,10 @@ KAFKA_JARS = Jars(
 )
 
 
+# For what runs for seconds: Java's optimizing compiler costs such a process half of its CPU.
+FAST_START = ("-XX:TieredStopAtLevel=1",)
+
+
 class ToolFailed(Exception):
     """One of Kafka's command-line tools ended with an error."""
 
@@ -39,13 +43,9 @@ class JvmTools:
         """The tools of this machine, or Missing."""
         return cls(java=java(), jars=KAFKA_JARS.folder())
 
-    def command(self, main_class: str, *arguments: str, heap: str = "256m") -> list[str]:
+    def command(self, main_class: str, *arguments: str, compilers: Sequence[str] = FAST_START) -> list[str]:
         """The command line that runs one main class with Kafka on its class path."""
-        options = [
-            f"-Xmx{heap}",
-            "-XX:+UseSerialGC",
-            "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
-        ]
+        options = ["-Xmx256m", "-XX:+UseSerialGC", *compilers, "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"]
         return [self.java, *options, "-cp", f"{self.jars}/*", main_class, *arguments]
 
     def run(
@@ -54,9 +54,10 @@ class JvmTools:
         *arguments: str,
         stdin: str | None = None,
         seconds_max: float = PATIENCE_SECONDS,
+        compilers: Sequence[str] = FAST_START,
     ) -> str:
         """The standard output of one run; ToolFailed with its error output if it fails."""
-        command = self.command(main_class, *arguments)
+        command = self.command(main_class, *arguments, compilers=compilers)
         done = processes.run(command, stdin=stdin, seconds_max=seconds_max)
         if done.returncode != 0:
             raise ToolFailed(f"{main_class} {' '.join(arguments)}: status {done.returncode}\n{done.stderr[-2000:]}")
@@ -146,6 +147,7 @@ class JvmTools:
             topic,
             *shape,
             *settings,
+            compilers=(),
         )
         return output.splitlines()[-1]
 

@@ -3,26 +3,28 @@
     with ApacheKafka(tmp_path) as kafka:
         Producer({"bootstrap.servers": kafka.bootstrap})
 
-The JVM gets the flags of Kafka's own start script, so that comparisons with it are fair.
+The JVM gets the flags of Kafka's own start script, so that comparisons with it are fair; tests, which run it for seconds, pass
+`SMALL_FLAGS`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from uuid import uuid4
 
 from benchmarks import processes
-from benchmarks.peers.java import KAFKA_VERSION, JvmTools
+from benchmarks.peers.java import FAST_START, KAFKA_VERSION, JvmTools
 from benchmarks.peers.server import Server
 from benchmarks.processes import Missing
 
 __all__ = ["ApacheKafka", "JvmTools", "Missing"]
 
-_START_SCRIPT_FLAGS = (
-    "-server", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20", "-XX:InitiatingHeapOccupancyPercent=35",
+START_SCRIPT_FLAGS = (
+    "-Xmx1G", "-Xms1G", "-server", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20", "-XX:InitiatingHeapOccupancyPercent=35",
     "-XX:+ExplicitGCInvokesConcurrent", "-Djava.awt.headless=true", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
 )  # fmt: skip
+SMALL_FLAGS = ("-Xmx512m", "-XX:+UseSerialGC", *FAST_START, *START_SCRIPT_FLAGS[-2:])
 
 
 class ApacheKafka(Server):
@@ -30,22 +32,24 @@ class ApacheKafka(Server):
 
     name = f"Apache Kafka {KAFKA_VERSION}"
 
-    def __init__(self, directory: Path, *, settings: Mapping[str, str] | None = None, heap: str = "1G") -> None:
+    def __init__(
+        self, directory: Path, *, settings: Mapping[str, str] | None = None, flags: Sequence[str] = START_SCRIPT_FLAGS
+    ) -> None:
         super().__init__(directory)
         self.tools = JvmTools.find()
         self.log_path = directory / "kafka.out"
         self._controller_port = processes.free_port()
         self.bootstrap = f"127.0.0.1:{self.port}"
         self._settings = dict(settings or {})
-        self._heap = heap
+        self._flags = flags
 
     @property
     def _properties(self) -> Path:
         return self.directory / "server.properties"
 
     def command(self) -> list[str]:
-        flags = [f"-Xmx{self._heap}", f"-Xms{self._heap}", *_START_SCRIPT_FLAGS]
-        return [self.tools.java, *flags, "-cp", f"{self.tools.jars}/*", "kafka.Kafka", str(self._properties)]
+        java, jars = self.tools.java, f"{self.tools.jars}/*"
+        return [java, *self._flags, "-cp", jars, "kafka.Kafka", str(self._properties)]
 
     def prepare(self) -> None:
         """Writes the properties and formats the directory, the first time."""

@@ -26,7 +26,7 @@ from logbus.kafka.topics import Topics
 from logbus.waiting import PATIENCE_SECONDS, wait_until
 
 from tests.support.pages import PROJECT, blocks
-from tests.support.secured_kafka import SecuredKafka, secured_kafka  # noqa: F401
+from tests.support.secured_kafka import SecuredKafka
 
 TOPIC = "web.a"
 Run = Callable[..., Result]

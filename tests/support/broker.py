@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.peers.kafka import ApacheKafka, Missing
+from benchmarks.peers.kafka import SMALL_FLAGS, ApacheKafka, Missing
 from benchmarks.peers.logbus import LogbusBroker
 from tests.support.secured_kafka import SecuredBroker
 
@@ -29,7 +29,7 @@ def any_broker(directory: Path, settings: dict[str, str] | None = None) -> AnyBr
     try:
         if kind == "secured":
             return SecuredBroker(directory, settings=settings)
-        return ApacheKafka(directory, settings=settings, heap="512m")
+        return ApacheKafka(directory, settings=settings, flags=SMALL_FLAGS)
     except Missing as missing:
         pytest.skip(str(missing))
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from benchmarks.peers.java import ToolFailed
-from benchmarks.peers.kafka import ApacheKafka, JvmTools, Missing
+from benchmarks.peers.kafka import SMALL_FLAGS, ApacheKafka, JvmTools, Missing
 
 __all__ = ["ApacheKafka", "JvmTools", "Missing", "ToolFailed", "apache_kafka", "jvm_tools_or_skip", "kafka_peer", "stop_peer"]
 
@@ -35,7 +35,9 @@ NO_RETENTION = {"log.initial.task.delay.ms": "86400000", "log.retention.check.in
 def kafka_peer(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApacheKafka]:
     """One Apache Kafka for all contract suites, not started; `stop_peer` stops it after them."""
     try:
-        peer = ApacheKafka(tmp_path_factory.mktemp("kafka"), heap="512m", settings={**ONE_OFFSETS_PARTITION, **NO_RETENTION})
+        peer = ApacheKafka(
+            tmp_path_factory.mktemp("kafka"), flags=SMALL_FLAGS, settings={**ONE_OFFSETS_PARTITION, **NO_RETENTION}
+        )
     except Missing as missing:
         pytest.skip(str(missing))
     request.session.stash[PEER] = peer

@@ -34,7 +34,7 @@ from confluent_kafka.admin import (
 
 from benchmarks import processes
 from benchmarks.peers.authority import Authority
-from benchmarks.peers.kafka import ApacheKafka
+from benchmarks.peers.kafka import SMALL_FLAGS, ApacheKafka
 from tests.support.kafka_peer import Missing
 
 PASSWORDS = {"admin": "admin-password", "reader": 'reader\'s "password"; \\', "nobody": "nothing"}
@@ -85,7 +85,7 @@ class SecuredKafka(ApacheKafka):
     administrators: tuple[str, ...] = ("admin",)
 
     def __init__(self, directory: Path, *, settings: Mapping[str, str] | None = None) -> None:
-        super().__init__(directory, heap="512m", settings={"offsets.topic.num.partitions": "1", **(settings or {})})
+        super().__init__(directory, flags=SMALL_FLAGS, settings={"offsets.topic.num.partitions": "1", **(settings or {})})
         directory.mkdir(parents=True, exist_ok=True)
         self._ports = {"PLAINTEXT": self.port} | {name: processes.free_port() for name in LISTENERS[1:]}
         self.authority = Authority(directory)

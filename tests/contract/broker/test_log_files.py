@@ -18,9 +18,10 @@ from logbus_broker.log.segment import INDEX, LOG, TIME_INDEX
 from logbus_broker.protocol.batch import read_header
 from logbus_broker.protocol.batch_builder import NewRecord, build_batch
 
+from benchmarks.peers.kafka import SMALL_FLAGS, ApacheKafka
 from tests.support.batches import NOW_MS, produced
 from tests.support.groups import STORED_PAIR
-from tests.support.kafka_peer import ApacheKafka, jvm_tools_or_skip
+from tests.support.kafka_peer import jvm_tools_or_skip
 from tests.support.logs import append, compact, files_with, flush, headers_from, open_log, read_all
 
 CODECS = ["none", "gzip", "snappy", "lz4", "zstd"]
@@ -148,7 +149,7 @@ def test_apache_kafkas_decoder_reads_our_groups_and_committed_offsets(tmp_path: 
 def test_what_apache_kafka_wrote_in_every_codec_opens_here_with_every_record(tmp_path: Path) -> None:
     tools = jvm_tools_or_skip()
     lines = {codec: [f"{codec} {number} " + "x" * (number % 200) for number in range(300)] for codec in CODECS}
-    with ApacheKafka(tmp_path / "kafka", heap="512m", settings={"log.segment.bytes": "1048576"}) as kafka:
+    with ApacheKafka(tmp_path / "kafka", flags=SMALL_FLAGS, settings={"log.segment.bytes": "1048576"}) as kafka:
         tools.topics(kafka.bootstrap, "--create", "--topic", "t", "--partitions", "1")
         for codec in CODECS:
             arguments = ("--bootstrap-server", kafka.bootstrap, "--topic", "t", "--compression-codec", codec)
