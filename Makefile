@@ -37,9 +37,9 @@ test: $(READY) java  ## five minutes: whether all of it works, down to an hour t
 	@scripts/test-tools.sh
 	@$(if $(ARGS),$(PYTEST) $(ARGS),LOGBUS_EXAMPLES=0.2 $(PYTEST) -n $(WORKERS) --no-loadscope-reorder --part first $(SUITE))
 
-test-all: $(READY) java  ## a quarter of an hour: every test, properties with all their examples [PART=rest: what `make test` leaves]
+test-all: $(READY) java  ## a quarter of an hour: all that `make test` leaves, properties again with all their examples
 	@scripts/test-tools.sh
-	@$(PYTEST) -n $(WORKERS) --no-loadscope-reorder $(if $(PART),--part $(PART)) $(SUITE)
+	@$(PYTEST) -n $(WORKERS) --no-loadscope-reorder --part rest $(SUITE)
 
 test-disturbed: $(READY) java  ## the suite beside six busy processes, what it starts stopped at random [ARGS="--busy 8 tests/fault"]
 	@$(RUN)/python -m tests.disturbed $(if $(ARGS),$(ARGS),-n $(WORKERS) --no-loadscope-reorder $(SUITE))

@@ -134,8 +134,11 @@ def cpu_seconds(pid: int) -> float:
 
 def scheduled_seconds(pid: int) -> float:
     """How long the living threads of one process have run: precise to nanoseconds, while `cpu_seconds` has ticks of 10 ms."""
-    tasks = Path("/proc", str(pid), "task").iterdir()
-    return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks) / 1e9
+    nanoseconds = 0
+    for task in Path("/proc", str(pid), "task").iterdir():
+        with suppress(FileNotFoundError, ProcessLookupError):  # it ended meanwhile
+            nanoseconds += int((task / "schedstat").read_text().split()[0])
+    return nanoseconds / 1e9
 
 
 def kernel_cpu_seconds() -> float:

@@ -1,4 +1,4 @@
-"""What `make test` runs: in five minutes on two cores, whether all of it works. `make test-all` runs everything.
+"""What `make test` runs: in five minutes on two cores, whether all of it works. `make test-all` runs everything else.
 
 Whole folders are of tests that start no process, or share one; properties and simulations run with few examples there
 (tests/support/examples.py). Of the contracts it is the side that answers at once, and of the tests with real processes one pass

@@ -168,9 +168,9 @@ def test_a_day_runs_once_when_the_keys_of_all_of_its_hours_are_there(
 
 def test_the_table_is_an_asset_under_its_own_name(backfilled: list[ApiDagRun], stack: LocalStack, api: AirflowApi) -> None:
     database = make_url(stack.warehouse_url).database
-    [asset] = api.request("GET", "/api/v2/assets", params={"uri_pattern": f"postgres://%/{database}/public/{PAGE_VIEWS}"})[
-        "assets"
-    ]
+    named = {"uri_pattern": f"postgres://%/{database}/public/{PAGE_VIEWS}"}
+    # The scheduler lists an asset as active some time after its DAG was parsed.
+    [asset] = wait_until(lambda: api.request("GET", "/api/v2/assets", params=named)["assets"], what="the table's asset")
     events = api.request("GET", "/api/v2/assets/events", params={"asset_id": asset["id"]})["asset_events"]
     assert {start for event in events for start in event["extra"]["starts"]} >= {instant_text(at(hour)) for hour in range(HOURS)}
 
