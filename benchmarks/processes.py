@@ -13,6 +13,7 @@ import signal
 import socket
 import subprocess
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from logbus.cli.processes import ReservedPorts
