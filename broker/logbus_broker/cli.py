@@ -1,4 +1,4 @@
-"""`python -m logbus_broker`: serve, list the settings, inspect stored files.
+"""`python -m logbus_broker`: serve, list the settings, inspect stored files, accept an older state of ZooKeeper.
 
 Errors that the user can fix are one line, exit code 1.
 
@@ -14,10 +14,14 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from logbus_broker import errors, logs
 from logbus_broker.config.properties import load_config
 from logbus_broker.config.settings import BrokerConfig, LogConfig
+
+if TYPE_CHECKING:
+    from logbus_broker.cluster.store import Store
 
 _MENDABLE = (errors.ConfigError, errors.StartupError, errors.StorageError)
 
@@ -39,10 +43,17 @@ def parser() -> ArgumentParser:
     )
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
     serving = commands.add_parser("serve", help=serve.__doc__, description=serve.__doc__)
-    serving.add_argument("--config", metavar="FILE", help="a properties file with Kafka's own setting names")
-    serving.add_argument(
-        "--override", action="append", default=[], metavar="KEY=VALUE", help="one setting; wins over the file; may be repeated"
-    )
+    recovering = commands.add_parser("recover", help="accept an older state of ZooKeeper", description=recover.__doc__)
+    recovering.add_argument("--accept", action="store_true", help="do it; otherwise nothing is changed")
+    for command in (serving, recovering):
+        command.add_argument("--config", metavar="FILE", help="a properties file with Kafka's own setting names")
+        command.add_argument(
+            "--override",
+            action="append",
+            default=[],
+            metavar="KEY=VALUE",
+            help="one setting; wins over the file; may be repeated",
+        )
     serving.add_argument("--log-level", default="INFO", choices=["DEBUG", "INFO", "WARNING", "ERROR"], help="INFO by default")
     commands.add_parser("settings", help=settings.__doc__, description=settings.__doc__)
     verifying = commands.add_parser("verify", help="look for faults in stored files", description=verify.__doc__)
@@ -118,9 +129,50 @@ def dump_log(arguments: Namespace) -> None:
         raise SystemExit(f"error: {error}") from None
 
 
+def recover(arguments: Namespace) -> None:
+    """Show how ZooKeeper's state differs from what this broker's data directory has seen, and with --accept make it the state
+    that all brokers obey. For a ZooKeeper that came back from a backup; run it for each broker, which must be stopped. What
+    ZooKeeper does not know is set aside by the next starts, never deleted."""
+    try:
+        config = load_config(arguments.config, arguments.override)
+        if not config.zookeeper_connect:
+            raise errors.ConfigError("zookeeper.connect is not set: a broker alone keeps its topics in its own directory")
+        from logbus_broker.clock import SystemClock
+        from logbus_broker.cluster.zookeeper import run_to_end
+        from logbus_broker.disk.filesystem import FileSystem
+        from logbus_broker.log.log_directory import LogDirectory
+        from logbus_broker.node import zookeeper_store
+        from logbus_broker.replication import recover as recovery
+
+        clock = SystemClock()
+        directory = LogDirectory.inspect(config.log_dirs, broker_id=config.broker_id, filesystem=FileSystem())
+
+        def opened(wake: Callable[[], None]) -> Store:
+            return zookeeper_store(config, clock, wake)
+
+        image, in_zookeeper = run_to_end(opened, recovery.newest(), clock)
+        comparison = recovery.compare(image, in_zookeeper, directory, config.broker_id)
+        print("\n".join(comparison.lines()))
+        if arguments.accept:
+            number = run_to_end(opened, recovery.accept(clock.now_ms() // 1000), clock)
+            print(f"accepted as generation {number}: start every broker again")
+        elif comparison.is_older:
+            print(
+                "ZooKeeper lacks what this broker has seen. Two ways forward:\n"
+                "  restore a newer state of ZooKeeper       nothing is lost\n"
+                "  accept this one (--accept)               topics, settings, users and ACLs made since are gone;\n"
+                "                                           partitions that it does not know are renamed and kept, everywhere"
+            )
+        else:
+            print("nothing needs to be accepted, as far as this directory knows: --accept if its broker refuses to start")
+    except _MENDABLE as error:
+        raise SystemExit(f"error: {error}") from None
+
+
 COMMANDS: Mapping[str, Callable[[Namespace], None]] = {
     "serve": serve,
     "settings": settings,
     "verify": verify,
     "dump-log": dump_log,
+    "recover": recover,
 }

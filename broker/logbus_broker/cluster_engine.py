@@ -15,7 +15,16 @@ from dataclasses import dataclass
 from uuid import UUID
 
 from logbus_broker.clock import Clock
-from logbus_broker.cluster import assignment, controller, dynamic_config, local_files, membership, metadata_image, znodes
+from logbus_broker.cluster import (
+    assignment,
+    controller,
+    dynamic_config,
+    local_files,
+    membership,
+    metadata_history,
+    metadata_image,
+    znodes,
+)
 from logbus_broker.cluster.store import Store
 from logbus_broker.config.settings import BrokerConfig
 from logbus_broker.disk.filesystem import FileSystem
@@ -38,13 +47,15 @@ Then = Callable[[BrokerError | None], None]
 class ClusterEnvironment:
     """What a broker in a cluster needs from its environment. `connect` creates the connections to the other brokers, which report
     events to its argument. `boot_id` is the machine's, empty if that is unknown. `session_ids` are numbers that no earlier
-    process of this broker gave to its followers' sessions. `on_fenced` is called with why this process must stop at once."""
+    process of this broker gave to its followers' sessions. `on_fenced` is called with why this process must stop at once.
+    `answers` says whether somebody listens at an address; it blocks for a second at most."""
 
     store: Store
     connect: Callable[[interfaces.PeerEvents], interfaces.Peers]
     boot_id: str
     session_ids: Iterator[int]
     on_fenced: Callable[[BrokerError], None]
+    answers: Callable[[metadata_image.Endpoint], bool]
 
 
 class Cluster:
@@ -71,11 +82,18 @@ class Cluster:
         self._thread_pool = thread_pool
         self._connect_text = config.zookeeper_connect
         self.settings = dynamic_config.ImageSettings(config.log, config.broker_id)
-        self.store = environment.store
         self._on_fenced = environment.on_fenced
+        self.store = metadata_history.MetadataHistory(
+            environment.store,
+            metadata_history.Seen.from_json(directory.metadata_seen) if directory.metadata_seen else None,
+            clock,
+            timeout_ms=config.zookeeper_session_ms,
+            on_accepted=self._fenced,
+        )
+        self._answers = environment.answers
         self.leader = Leader(
             config,
-            environment.store,
+            self.store,
             clock,
             cluster_id=directory.cluster_id,
             code_of=code_of,
@@ -103,6 +121,7 @@ class Cluster:
             clock=clock,
             session_timeout_ms=config.zookeeper_session_ms,
             on_fenced=self._fenced,
+            answers=self._ask_whether_it_answers,
         )
         self.grace_seconds = _SERVED_WITHOUT_LEAD_SESSIONS * config.zookeeper_session_ms / 1000
         self.failure_detector = controller.FailureDetector()
@@ -110,6 +129,7 @@ class Cluster:
         self.has_entered = False  # all logs are open
         self._peers = environment.connect(self)
         self._fetchers = replica_fetcher.ReplicaFetcherManager(self._fetcher_of)
+        self._is_noting = False
         self._start: lifecycle.ClusterStartup | None = None
         self._leaving: lifecycle.ControlledShutdown | None = None
         self._wants_to_leave: Callable[[], None] | None = None
@@ -181,8 +201,12 @@ class Cluster:
             self._thread_pool,
             self._clock,
             connect=self._connect_text,
+            history=self.store,
             then=self._started,
         )
+
+    def _ask_whether_it_answers(self, address: metadata_image.Endpoint, then: Callable[[bool], None]) -> None:
+        self._thread_pool.submit(lambda: self._answers(address), lambda answers, error: then(bool(answers) and error is None))
 
     def leave(self, then: Callable[[], None]) -> None:
         """Controlled shutdown: `then` is called once no other broker depends on this process, or at once on a second request.
@@ -230,12 +254,29 @@ class Cluster:
     # The image
 
     def _image_changed(self, image: metadata_image.MetadataImage, delta: metadata_image.MetadataDelta) -> None:
+        # First: whatever this broker does because of the image, it has seen.
+        self.store.saw(image.position, self.member.watcher.newest_entry_birth)
+        self._directory.metadata_seen = self.store.newest_seen.to_json()
+        self._note_seen()
         self.leader.learn_brokers(image)
         self.failure_detector.learn(image)
         self.controller.suspect(self.failure_detector.ids)
         self._know_peers(image)
         self.replica_manager.image_changed(image, delta)
         self.controller.image_changed(image)
+
+    def _note_seen(self) -> None:
+        """On the disk, a moment later; what arrives meanwhile goes with the next note."""
+        if not self._is_noting and self._directory.is_seen_to_be_noted:
+            self._is_noting = True
+            self._thread_pool.store(self._directory.note_seen, self._noted)
+
+    def _noted(self, _: object, error: BaseException | None) -> None:
+        self._is_noting = False
+        if error is None:
+            self._note_seen()
+        else:
+            logger.error("could not note the metadata that was seen: %s", error)
 
     def _know_peers(self, image: metadata_image.MetadataImage) -> None:
         listener = self._config.inter_broker_listener
@@ -318,7 +359,9 @@ class Cluster:
         lines = []
         if not self.is_ready:
             lines.append("this broker has not joined its cluster yet")
-        if self.member.away_since is not None:
+        if self.store.refusal:
+            lines.append(self.store.refusal)
+        elif self.member.away_since is not None:
             seconds = self._clock.monotonic() - self.member.away_since
             lines.append(
                 f"ZooKeeper at {self._connect_text} has not answered for {seconds:.0f} s: partitions led here are served as "

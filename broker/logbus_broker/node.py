@@ -13,7 +13,7 @@ import resource
 import signal
 import sys
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -37,6 +37,7 @@ from logbus_broker.security.exposure import WORDS, reach_of, why_closed
 
 if TYPE_CHECKING:  # a standalone broker imports none of this
     from logbus_broker.cluster.store import Store
+    from logbus_broker.cluster.zookeeper import ZooKeeperStore
     from logbus_broker.cluster_engine import ClusterEnvironment
     from logbus_broker.network.certificates import TlsListener
     from logbus_broker.network.gate import Gate
@@ -154,21 +155,13 @@ class LogBroker:
         import random
         from itertools import count
 
-        from logbus_broker.cluster.zookeeper import Access, ZooKeeperStore
         from logbus_broker.cluster_engine import ClusterEnvironment
-        from logbus_broker.network.peer import PeerConnections, resolver
-        from logbus_broker.network.peer_login import peer_security, zookeeper_encryption
+        from logbus_broker.network.peer import PeerConnections, listens_at, resolver
+        from logbus_broker.network.peer_login import peer_security
 
         config, chance = self._config, random.SystemRandom()
         security = peer_security(config, self._users)
-        access = Access(
-            encrypt=zookeeper_encryption(config) if config.zookeeper_tls else None,
-            identity=_identity(Path(config.zookeeper_auth_file).expanduser()) if config.zookeeper_auth_file else "",
-            is_private=config.zookeeper_set_acl,
-        )
-        self._store = ZooKeeperStore(
-            config.zookeeper_connect, config.zookeeper_session_ms, self._wakeup.wake, clock=clock, access=access
-        )
+        self._store = zookeeper_store(config, clock, self._wakeup.wake)
         return ClusterEnvironment(
             store=self._store,
             connect=lambda events: PeerConnections(
@@ -184,6 +177,7 @@ class LogBroker:
             boot_id=_boot_id(),
             session_ids=count(chance.randrange(1, _SESSION_IDS_FIRST_MAX)),
             on_fenced=self._fenced,
+            answers=listens_at,
         )
 
     def _entered(self, error: errors.BrokerError | None) -> None:
@@ -299,6 +293,19 @@ class LogBroker:
                 self._config.connections_max,
                 needed,
             )
+
+
+def zookeeper_store(config: BrokerConfig, clock: SystemClock, wake: Callable[[], None]) -> ZooKeeperStore:
+    """The connection to ZooKeeper that the settings describe, not begun."""
+    from logbus_broker.cluster.zookeeper import Access, ZooKeeperStore
+    from logbus_broker.network.peer_login import zookeeper_encryption
+
+    access = Access(
+        encrypt=zookeeper_encryption(config) if config.zookeeper_tls else None,
+        identity=_identity(Path(config.zookeeper_auth_file).expanduser()) if config.zookeeper_auth_file else "",
+        is_private=config.zookeeper_set_acl,
+    )
+    return ZooKeeperStore(config.zookeeper_connect, config.zookeeper_session_ms, wake, clock=clock, access=access)
 
 
 def _tls_listeners(config: BrokerConfig) -> list[TlsListener]:

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from logbus_broker.cluster import metadata_log
+
 from tests.sim.cluster_nodes import ClusterNode
 from tests.sim.faults import KINDS, Fault, Faults
 from tests.sim.histories import History
@@ -15,6 +17,7 @@ from tests.sim.invariants import Invariants
 from tests.sim.network import Network
 from tests.sim.nodes import SimNode
 from tests.sim.world import MS, SECOND, World
+from tests.sim.znode_tree import Change
 from tests.sim.zookeeper import SimZooKeeper
 from tests.sim.zookeeper_store import SimStore
 
@@ -42,6 +45,7 @@ CLUSTER_KINDS: dict[str, int] = {
     "stop zookeeper": 2,
     "elect zookeeper": 2,
     "freeze zookeeper": 1,
+    "older zookeeper": 2,
     "lose answers": 3,
     "lose one answer": 4,
     "expire session": 4,
@@ -75,6 +79,7 @@ class ClusterFaults(Faults):
         self._topic = topic
         self._survives_one = survives_one  # min.insync.replicas is two: what was acknowledged is on two machines
         self._powerless: dict[str, None] = {}  # machines that have lost what they had not flushed, or their disk
+        self._newest: list[list[Change]] | None = None  # ZooKeeper's log, while it has an older one
         self._armed: dict[str, list[Fault]] = {moment: [] for moment in MOMENTS}
         invariants.on_joined = self._joined
         invariants.on_proposed = self._proposed
@@ -262,6 +267,28 @@ class ClusterFaults(Faults):
         if not self._zookeeper.is_serving:
             self._zookeeper.start()
 
+    def _older_zookeeper(self, node: SimNode, fault: Fault) -> None:
+        """It comes back from a backup, and after a while somebody restores its newest state. Every machine has seen more than
+        that backup has: one that has not cannot know."""
+        zookeeper, seen = self._zookeeper, min(node.seen_on_disk() for node in self._machines)
+        if seen < 1 or not zookeeper.is_serving or zookeeper.is_frozen or self._newest is not None:
+            return
+        self._newest = list(zookeeper.log)
+        path = metadata_log.entry_path(seen - fault.amount % (seen // 4 + 1))
+        length = next(index for index, changes in enumerate(self._newest) if any(change.path == path for change in changes))
+        zookeeper.stop()
+        zookeeper.restore(self._newest[:length])
+        zookeeper.start()
+        self._later(fault, self._restore_newest)
+
+    def _restore_newest(self) -> None:
+        if self._newest is not None:
+            self._thaw()
+            self._zookeeper.stop()
+            self._zookeeper.restore(self._newest)
+            self._newest = None
+            self._zookeeper.start()
+
     def _elect_zookeeper(self, node: SimNode, fault: Fault) -> None:
         if self._zookeeper.is_serving and not self._zookeeper.is_frozen:
             self._zookeeper.elect(0.1 + fault.lasts / SECOND / 2)
@@ -300,6 +327,7 @@ class ClusterFaults(Faults):
 
     def end(self) -> None:
         self._zookeeper.answer_loss = 0.0
+        self._restore_newest()
         self._serve()
         self._thaw()
         for node in self._machines:

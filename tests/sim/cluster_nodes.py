@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from itertools import count
 from typing import Any
@@ -9,11 +10,12 @@ from typing import Any
 from logbus_broker.cluster_engine import ClusterEnvironment
 from logbus_broker.engine import Engine
 from logbus_broker.errors import BrokerError
+from logbus_broker.log.log_directory import METADATA_SEEN
 from logbus_broker.log.partition import Partition
 
 from tests.sim.invariants import Invariants
 from tests.sim.network import Network, SimSocket
-from tests.sim.nodes import PORT, RETRY_START, SimNode, SimServer
+from tests.sim.nodes import DATA, PORT, RETRY_START, SimNode, SimServer
 from tests.sim.peers import SimPeers
 from tests.sim.world import SECOND, World
 from tests.sim.zookeeper import SimZooKeeper
@@ -69,6 +71,7 @@ class ClusterNode(SimNode):
             boot_id=f"boot {self._boots}",
             session_ids=count(self.starts * SESSION_IDS + 1),
             on_fenced=self._fenced,
+            answers=lambda address: False,  # addresses never change here
         )
         return Engine(
             self.config,
@@ -180,7 +183,18 @@ class ClusterNode(SimNode):
 
     def cut_power(self) -> None:
         super().cut_power()
+        self.reboot()
+
+    def reboot(self) -> None:
+        """The machine starts again: what was not flushed cannot be relied on."""
         self._boots += 1
+
+    def seen_on_disk(self) -> int:
+        """The newest entry of the metadata log that its disk knows of; -1 if none."""
+        try:
+            return int(json.loads(self.disk.read_bytes(DATA / METADATA_SEEN))["position"])
+        except FileNotFoundError:
+            return -1
 
     def replace_disk(self) -> None:
         self.disk.replace()

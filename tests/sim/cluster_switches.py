@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from logbus_broker.cluster.metadata_image import PartitionState
+from logbus_broker.cluster.metadata_history import MetadataHistory
+from logbus_broker.cluster.metadata_image import LogEnd, PartitionState
 from logbus_broker.cluster.store import Outcome, Unknown
 from logbus_broker.log.partition import Partition
 from logbus_broker.replication import isr, replicas
@@ -39,11 +40,19 @@ def epoch_is_kept(
     state: PartitionState,
     kept: LogIntegrity,
     minimum: int,
+    end: LogEnd | None = None,
     at_start: Callable[..., PartitionState] = replicas.state_at_start,
 ) -> PartitionState:
     """A returning leader continues to lead in its old epoch."""
-    after = at_start(me, state, kept, minimum)
+    after = at_start(me, state, kept, minimum, end)
     return replace(after, leader_epoch=state.leader_epoch) if after.leader == me else after
+
+
+def any_history_is_ours(history: MetadataHistory) -> Iterator[Any]:
+    """Whatever ZooKeeper holds is obeyed."""
+    yield from ()
+    history.is_trusted = True
+    return ""
 
 
 def all_is_whole(*arguments: Any, **named: Any) -> LogIntegrity:
@@ -138,6 +147,9 @@ PROGRESS = "logbus_broker.replication.led_partition.PartitionProgress"
 CLUSTER_SWITCHES: Mapping[str, Switch] = {
     "a new process leads in a new epoch": _rule(
         "logbus_broker.replication.lifecycle.state_at_start", epoch_is_kept, any_of(KILLS)
+    ),
+    "an older ZooKeeper is not obeyed": _rule(
+        "logbus_broker.cluster.metadata_history.MetadataHistory._compare", any_history_is_ours, STORIES["restored"]
     ),
     "who cannot vouch leaves": _rule(
         "logbus_broker.replication.lifecycle.ClusterStartup._kept", all_is_whole, STORIES["powerless"]

@@ -53,7 +53,7 @@ class Coordinated:
 
     loop_seconds = 0.2
 
-    def __init__(self, world: World, broker_id: int, *, directory: str = "", cluster_id: str = "") -> None:
+    def __init__(self, world: World, broker_id: int, *, directory: str = "", cluster_id: str = "", host: str = "") -> None:
         directory = directory or f"d{broker_id}"
         self.world = world
         self.broker_id = broker_id
@@ -65,7 +65,7 @@ class Coordinated:
         node = BrokerNode(
             broker_id=broker_id,
             incarnation=-1,
-            endpoints={"PLAINTEXT": Endpoint(host=f"host{broker_id}", port=9090 + broker_id)},
+            endpoints={"PLAINTEXT": Endpoint(host=host or f"host{broker_id}", port=9090 + broker_id)},
             directory_id=directory,
         )
         self.member = ClusterMember(
@@ -76,6 +76,7 @@ class Coordinated:
             clock=world.timeline,
             session_timeout_ms=SESSION_TIMEOUT_MS,
             on_fenced=self._was_fenced,
+            answers=lambda address, then: then(address in world.listening),
         )
         self.registration, self.watcher = self.member.registration, self.member.watcher
         self.watcher.listen(lambda _, news: self.news.append(news))
@@ -162,9 +163,10 @@ class World:
         self.timeline = Timeline()
         self.zookeeper = SimZooKeeper(self.timeline, self.random)
         self.run = self.timeline.run
+        self.listening: set[Endpoint] = set()  # where a connection is taken
 
-    def start(self, broker_id: int, *, directory: str = "", cluster_id: str = "") -> Coordinated:
-        return Coordinated(self, broker_id, directory=directory, cluster_id=cluster_id)
+    def start(self, broker_id: int, *, directory: str = "", cluster_id: str = "", host: str = "") -> Coordinated:
+        return Coordinated(self, broker_id, directory=directory, cluster_id=cluster_id, host=host)
 
     def started(self, broker_id: int, **settings: str) -> Coordinated:
         return self.joined(self.start(broker_id, **settings))

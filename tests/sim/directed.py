@@ -124,6 +124,16 @@ def _alone(chance: random.Random) -> Sequence[Fault]:
     return [Fault(at, "kill", 1, lasts=5 * SECOND), Fault(at + chance.randint(0, SECOND), "kill", 2, lasts=5 * SECOND)]
 
 
+def _restored(chance: random.Random) -> Sequence[Fault]:
+    """ZooKeeper comes back from a backup, time and again, and brokers are restarted meanwhile."""
+    faults = []
+    for at in (3 * SECOND, 6 * SECOND, 9 * SECOND):
+        faults.append(Fault(at - SECOND, "kill", LEADER, lasts=300 * MS))  # so that there is something newer
+        faults.append(Fault(at, "older zookeeper", 0, chance.randint(0, 20), lasts=2 * SECOND))
+        faults.append(Fault(at + chance.randint(100, 600) * MS, "kill", FOLLOWER, lasts=200 * MS))
+    return faults
+
+
 STORIES: dict[str, Story] = {
     "powerless": _story("powerless", _powerless),
     "alone": _story("alone", _alone),
@@ -133,5 +143,6 @@ STORIES: dict[str, Story] = {
     "unanswered": _story("unanswered", _unanswered),
     "replaced": _story("replaced", _replaced),
     "shown before": _story("shown before", _shown_before),
+    "restored": _story("restored", _restored),
     "behind the epoch": _story("behind the epoch", _behind_the_epoch),
 }

@@ -120,6 +120,7 @@ class SimDisk(FileSystem):
         self._below = len(str(root)) + 1  # where names begin in the text of a path
         self._now_ms = now_ms
         self._tree = Directory()
+        self.serial = 0  # raised when the files are others, with the same contents
         self._locks: dict[Inode, ReferenceType[SimFile]] = {}
         self.writes = 0  # how many there were, which is the number of the last one
         self.room: int | None = None  # how many more bytes fit; None: no limit
@@ -261,6 +262,9 @@ class SimDisk(FileSystem):
 
     def size_of(self, path: Path) -> int:
         return len(self._inode(path).data)
+
+    def identity(self, path: Path) -> str:
+        return str(self.serial)
 
     def modified_ms(self, path: Path) -> int:
         return self._inode(path).modified_ms

@@ -51,7 +51,7 @@ KINDS: dict[str, int] = {
 # Kinds whose amount holds further details (cluster_faults.py).
 MEANT = frozenset(
     {
-        *("isolate", "lose answers", "restart storm", "slow restart", "cut at proposal", "cut at join"),
+        *("isolate", "lose answers", "older zookeeper", "restart storm", "slow restart", "cut at proposal", "cut at join"),
         *("kill at join", "kill at election", "kill at answer", "kill at proposal", "kill at exposure"),
     }
 )

@@ -12,7 +12,7 @@ of a machine after each turn of its broker, and only where something has moved s
        flush only until some machine has lost it: it may lead again with less, and the others cut
     7  the in-sync set is a part of the replicas, and never empty
     8  only the leader changes the set, only the controller of the current epoch elects, and a broker that starts
-       changes only its own entry
+       changes only its own entry; the last member, which cannot vouch for its log, may name others in its place
     9  a leader of an older epoch writes nothing once another has led for longer than half a session
     10 what was visible is not truncated
     11 a partition's state settles: it changes no more than a fixed number of times within a second
@@ -38,6 +38,13 @@ Key = tuple[bytes, int]  # topic id and partition
 
 CHANGES_MAX = 25  # of a partition's state within a second: a broker that is restarted again and again makes about ten
 STALE_WRITES_MAX = 1_600_000  # microseconds: half a session on a clock that runs a tenth too slow, and a turn
+
+
+def _names_others(before: PartitionState, state: PartitionState) -> bool:
+    """Whether the only member left, and its place is taken by who has everything, or else by the longest log."""
+    successors = before.eligible or tuple(end.broker for end in before.withdrawn)
+    is_left = len(before.isr) == 1 and before.isr[0] not in state.isr
+    return is_left and state.leader < 0 and set(state.isr) <= set(successors)
 
 
 class Broken(AssertionError):
@@ -192,7 +199,8 @@ class Invariants:
         if state.leader != before.leader and state.leader_epoch == before.leader_epoch and state.leader >= 0:
             self._break(1, f"{facts.name}: {state.leader} leads in epoch {state.leader_epoch} as {before.leader} did")
         self._check_writer(writer, operations, facts, before, state)
-        added = [broker for broker in state.isr if broker not in before.isr]
+        is_replaced = _names_others(before, state)
+        added = [broker for broker in state.isr if broker not in before.isr and not is_replaced]
         for broker in added:
             self.joins += 1
             self._copy(facts, broker).has_lost_tail = False
@@ -216,6 +224,8 @@ class Invariants:
         if as_controller or broker == before.leader:
             return
         gone = {one for one in (*before.isr, *before.eligible) if one not in (*state.isr, *state.eligible)}
+        if _names_others(before, state) and before.isr == (broker,):
+            return
         if gone - {broker} or set(state.isr) - set(before.isr) or state.leader not in (before.leader, -1, broker):
             self._break(8, f"{facts.name}: broker {broker} wrote {state} over {before}, which {before.leader} leads")
 

@@ -32,16 +32,18 @@ class Change:
     path: str
     data: bytes = b""
     owner: int = 0
+    birth: tuple[int, int] = (0, 0)
 
 
 class Znode:
     """One node. `made` counts the children ever created."""
 
-    __slots__ = ("children", "data", "made", "owner", "version")
+    __slots__ = ("birth", "children", "data", "made", "owner", "version")
 
-    def __init__(self, data: bytes, owner: int) -> None:
+    def __init__(self, data: bytes, owner: int, birth: tuple[int, int] = (0, 0)) -> None:
         self.data = data
         self.owner = owner
+        self.birth = birth
         self.version = 0
         self.made = 0
         self.children: dict[str, None] = {}
@@ -56,10 +58,14 @@ class ZnodeTree:
 
     def __init__(self) -> None:
         self.nodes = {"/": Znode(b"", 0)}
+        self.transactions = 0
+        self.restored = 0  # how often the tree was replaced by an older one
 
     def read(self, path: str) -> Node | NoNode:
         node = self.nodes.get(path)
-        return NoNode() if node is None else Node(data=node.data, version=node.version, ephemeral_owner=node.owner)
+        return (
+            NoNode() if node is None else Node(data=node.data, version=node.version, ephemeral_owner=node.owner, birth=node.birth)
+        )
 
     def children(self, path: str) -> tuple[str, ...] | NoNode:
         node = self.nodes.get(path)
@@ -67,6 +73,7 @@ class ZnodeTree:
 
     def transact(self, operations: Sequence[Operation], session_id: int) -> tuple[Committed | Refused, list[Change]]:
         """All of it or nothing. Operations see the effects of those before them."""
+        self.transactions += 1
         changes: list[Change] = []
         undo: list[Callable[[], None]] = []
         versions: list[int] = []
@@ -89,7 +96,7 @@ class ZnodeTree:
     def apply(self, change: Change) -> None:
         """Apply what another server's tree did."""
         if change.kind is Kind.CREATED:
-            self._add(change.path, Znode(change.data, change.owner))
+            self._add(change.path, Znode(change.data, change.owner, change.birth))
         elif change.kind is Kind.SET:
             node = self.nodes[change.path]
             node.data, node.version = change.data, node.version + 1
@@ -106,9 +113,10 @@ class ZnodeTree:
         if parent.owner:
             return Reason.OTHER  # ephemeral nodes have no children
         owner = session_id if operation.is_ephemeral else 0
-        self._add(path, Znode(operation.data, owner))
+        birth = (self.transactions, self.restored)
+        self._add(path, Znode(operation.data, owner, birth))
         undo.append(partial(self._take_back, path))
-        return Change(Kind.CREATED, path, operation.data, owner)
+        return Change(Kind.CREATED, path, operation.data, owner, birth)
 
     def _set(self, operation: Set, _session_id: int, undo: list[Callable[[], None]]) -> Change | Reason:
         node = self._with_version(operation.path, operation.version)

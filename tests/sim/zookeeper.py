@@ -8,7 +8,7 @@ A connection delivers in order, both ways. When it breaks, some of the requests 
 are the unknown outcomes. The session of a silent process expires after between two thirds and all of its timeout, as if its last
 ping had been sent at some moment before.
 
-Faults are methods: of the ensemble (`stop`, `elect`, `freeze`, `expire`, `answer_loss`) and of a store (`drop`, `cut`, `pause`,
+Faults are methods: of the ensemble (`stop`, `elect`, `freeze`, `expire`, `restore`, `answer_loss`) and of a store (`drop`, `cut`, `pause`,
 `kill`, `lose_answer`). One random generator decides everything that is left open; no iteration
 order differs from run to run.
 """
@@ -63,6 +63,7 @@ class SimZooKeeper:
         self._waiting: dict[SimStore, None] = {}  # for a connection
         self._held: deque[tuple[Connection, Request]] = deque()  # at servers that are stopped with SIGSTOP
         self._next_session_id = FIRST_SESSION_ID
+        self._restored = 0
 
     def client(self, name: str, wake: Callable[[], None], session_timeout_ms: int = 6_000) -> SimStore:
         """The store of one process; `wake` is called whenever it should `drain`."""
@@ -118,6 +119,20 @@ class SimZooKeeper:
         """The ensemble is back. Each session again has its whole timeout in which to reconnect."""
         self.is_serving = True
         self._welcome_all()
+
+    def restore(self, log: Sequence[list[Change]]) -> None:
+        """The ensemble, which is stopped, has the state after these transactions, whatever its clients have seen. Ephemeral nodes
+        of sessions that have ended are gone, as they are once their timeout is over."""
+        self.log[:] = log
+        self._restored += 1
+        for server in self._servers:
+            server.begin_anew(self._restored)
+        for store in self._stores:
+            store.seen = 0
+        owned = [path for path, node in self._leader.tree.nodes.items() if node.owner and node.owner not in self.sessions]
+        for path in owned:
+            self._leader.tree.apply(Change(Kind.DELETED, path))
+        self._append([Change(Kind.DELETED, path) for path in owned])
 
     def elect(self, seconds: float) -> None:
         """The ensemble's leader is killed: nothing is served for this long, then another server leads. No session is lost."""

@@ -125,9 +125,18 @@ class Server:
         self.child_watches: dict[str, dict[Connection, None]] = {}
         self._log = ensemble.log
 
+    def begin_anew(self, restored: int) -> None:
+        """Its tree is made of the log as that is now."""
+        self.tree = ZnodeTree()
+        self.tree.restored = restored
+        self.applied = 0
+        self.data_watches.clear()
+        self.child_watches.clear()
+        self.catch_up(len(self._log))
+
     def catch_up(self, length: int) -> None:
-        """Apply the log up to there."""
-        while self.applied < length:
+        """Apply the log up to there, or as far as it goes now: it may have been replaced by an older one."""
+        while self.applied < min(length, len(self._log)):
             changes = self._log[self.applied]
             for change in changes:
                 self.tree.apply(change)

@@ -61,6 +61,15 @@ class RunningServer:
         shutil.rmtree(self._data)
         self._data.mkdir()
 
+    def back_up(self, place: Path) -> None:
+        """Copy its data, while it is dead."""
+        shutil.copytree(self._data, place)
+
+    def restore(self, place: Path) -> None:
+        """Have the data of a copy instead of its own, while it is dead."""
+        shutil.rmtree(self._data)
+        shutil.copytree(place, self._data)
+
     def ensure_serving(self) -> None:
         """Undo a kill or a pause, and wait until it serves."""
         if self._process is None:

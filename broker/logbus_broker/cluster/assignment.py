@@ -164,7 +164,10 @@ def finish(
         successor = state.handover_to if state.handover_to in isr else None
         # Written even if unchanged: this fences writes that the leader makes before it has seen the shorter list.
         moved.append(index)
-        states[index] = replace(state, isr=isr, eligible=eligible, handover_to=successor, version=state.version + 1)
+        withdrawn = tuple(end for end in state.withdrawn if end.broker in target)
+        states[index] = replace(
+            state, isr=isr, eligible=eligible, handover_to=successor, withdrawn=withdrawn, version=state.version + 1
+        )
     if not moved:
         return None
     new = replace(

@@ -236,10 +236,18 @@ def _elect_unclean(
     present = [broker for broker in replicas if broker in live.able]
     if not present:
         return None
-    # A broker whose log is gone ranks after all that have one.
-    # `present` is in the order of the assignment and min() returns the first of equals, so the preferred leader wins unless it
+    # A broker whose log is gone ranks after all that have one; of those that have told how far theirs goes, the longest first.
+    # `present` is in the order of the assignment and max() returns the first of equals, so the preferred leader wins unless it
     # ranks lower.
-    leader = min(present, key=lambda broker: (state.is_lost and broker in state.isr, broker in live.leaving))
+    reach = {end.broker: end.reach for end in state.withdrawn}
+    leader = max(
+        present,
+        key=lambda broker: (
+            not (state.is_lost and broker in state.isr),
+            reach.get(broker, (-1, -1)),
+            broker not in live.leaving,
+        ),
+    )
     return replace(_led_by(leader, state, (leader,), ()), is_recovering=True)
 
 
@@ -254,6 +262,7 @@ def _led_by(
         eligible=eligible,
         handover_to=None,
         is_lost=False,
+        withdrawn=(),
     )
 
 

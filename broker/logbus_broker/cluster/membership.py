@@ -36,8 +36,8 @@ class _Wait:
 
 
 class ClusterMember(StoreEvents):
-    """See the module docstring. `node` is what this broker publishes about itself; the cluster's ids and `on_fenced` are those
-    of `Registration`."""
+    """See the module docstring. `node` is what this broker publishes about itself; the cluster's ids, `on_fenced` and `answers`
+    are those of `Registration`."""
 
     def __init__(
         self,
@@ -49,6 +49,7 @@ class ClusterMember(StoreEvents):
         clock: Clock,
         session_timeout_ms: int,
         on_fenced: Callable[[errors.BrokerError], None],
+        answers: registration.Answers,
     ) -> None:
         self.store = store
         self.broker_id = node.broker_id
@@ -60,6 +61,7 @@ class ClusterMember(StoreEvents):
             clock=clock,
             session_timeout_ms=session_timeout_ms,
             on_fenced=on_fenced,
+            answers=answers,
         )
         self.watcher = metadata_watcher.MetadataWatcher(store)
         self.watcher.listen(self._changed)

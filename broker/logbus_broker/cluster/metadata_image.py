@@ -13,6 +13,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 from uuid import UUID
 
 from logbus_broker.security.state import SecurityState
@@ -44,6 +45,19 @@ class BrokerNode:
     directory_id: str = ""  # of its data directory: shows whether a registration is our own predecessor's
 
 
+class LogEnd(NamedTuple):
+    """How far a broker's log goes: the leader epoch of its last batch, and the offset after it. Of two logs of one partition the
+    one with the later epoch, and then with the later offset, has more."""
+
+    broker: int
+    leader_epoch: int
+    end_offset: int
+
+    @property
+    def reach(self) -> tuple[int, int]:
+        return self.leader_epoch, self.end_offset
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionState:
     """Kafka's state znode of one partition, with our additions.
@@ -52,7 +66,9 @@ class PartitionState:
     `eligible` are those that left the set when that made it smaller than min.insync.replicas (KIP-966's eligible leader
     replicas): they have everything acknowledged or visible. `handover_to` asks the leader to hand over to that broker once it
     has everything. `is_recovering` follows an unclean election: followers may truncate below what was visible. `is_lost`: the log
-    of the set's only member is gone. It stays listed, since no other broker has everything it had, but it must not lead."""
+    of the set's only member is gone. It stays listed, since no other broker has everything it had, but it must not lead.
+    `withdrawn` are the ends of replicas that left because they could not vouch for their logs, until somebody leads: if nobody
+    can, the longest log does."""
 
     leader: int
     leader_epoch: int
@@ -63,6 +79,7 @@ class PartitionState:
     handover_to: int | None = None
     is_recovering: bool = False
     is_lost: bool = False
+    withdrawn: tuple[LogEnd, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

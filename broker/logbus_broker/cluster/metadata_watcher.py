@@ -50,6 +50,7 @@ class MetadataWatcher(StoreEvents):
 
     def __init__(self, store: Store) -> None:
         self.image = metadata_image.MetadataImage()
+        self.newest_entry_birth = (0, 0)  # when ZooKeeper made the entry at the image's position (`Node.birth`)
         self.is_known = False  # until then the image is empty, and no listener has been called
         self._listeners: list[Listener] = []
         self._owed: dict[Listener, None] = {}  # listeners that failed on some news: their next call says `is_everything`
@@ -57,6 +58,7 @@ class MetadataWatcher(StoreEvents):
         self._must_read_all = True
         # An image being read, which does not yet match any state that existed.
         self._draft: metadata_image.MetadataImage | None = None
+        self._draft_birth = (0, 0)
         self._looks: Mapping[str, _Look] = {
             znodes.BROKERS: _Look(store, self._look_at_brokers),
             znodes.LEAVING: _Look(store, self._look_at_leaving),
@@ -149,6 +151,8 @@ class MetadataWatcher(StoreEvents):
                 )
                 return
             self._draft = yield from read_image(position)
+            newest = yield from read(metadata_log.entry_path(max(0, position)))
+            self._draft_birth = newest.birth if isinstance(newest, Node) else (0, 0)
             if (yield from self._catch_up()):
                 self._adopt(self._draft)
 
@@ -165,7 +169,7 @@ class MetadataWatcher(StoreEvents):
                     logger.info("the metadata log has a gap after entry %d: reading everything again", self._position)
                     return False
                 try:
-                    self._advance(position, metadata_log.decode_changes(node.data))
+                    self._advance(position, metadata_log.decode_changes(node.data), node.birth)
                 except errors.MalformedNode as error:
                     logger.warning("cannot decode entry %d of the metadata log, reading everything again: %s", position, error)
                     return False
@@ -175,18 +179,21 @@ class MetadataWatcher(StoreEvents):
     def _position(self) -> int:
         return self.image.position if self._draft is None else self._draft.position
 
-    def _advance(self, position: int, changes: tuple[metadata_image.Change, ...]) -> None:
+    def _advance(self, position: int, changes: tuple[metadata_image.Change, ...], birth: tuple[int, int]) -> None:
         if self._draft is not None:
             self._draft = replace(metadata_image.apply(self._draft, changes)[0], position=position)
+            self._draft_birth = birth
             return
         image, news = metadata_image.apply(self.image, changes)
         self.image = replace(image, position=position)
+        self.newest_entry_birth = birth
         if news:
             self._tell(metadata_image.MetadataDelta(changes=news))
 
     def _adopt(self, draft: metadata_image.MetadataImage) -> None:
         now = self.image
         self.image = replace(draft, brokers=now.brokers, controller=now.controller, leaving=now.leaving)
+        self.newest_entry_birth = self._draft_birth
         self._draft = None
         self._must_read_all = False
         was_known = self.is_known

@@ -10,7 +10,8 @@ Once everything is ready (`register`), and again for each new session: /brokers/
 A registration found under our id is one of three:
 * ours, of this session. Done.
 * ours, of an earlier session, or that of our dead predecessor: it names our data directory, and we hold that directory's lock.
-  It is replaced at once; waiting for its session to end would keep the broker away for nothing.
+  It is replaced at once; waiting for its session to end would keep the broker away for nothing. But if it names other addresses
+  than ours, and somebody answers there, then this directory is a copy of a live broker's, and it is a stranger's.
 * a stranger's: with another data directory. A broker that moved to another disk leaves one that is gone within the session
   timeout, so we wait that long. If it is still there after that, a live process has our id, and we refuse to start.
 
@@ -56,6 +57,8 @@ from logbus_broker.errors import BrokerError, StartupError
 logger = logging.getLogger("broker.cluster")
 
 Then = Callable[[BrokerError | None], None]
+Answers = Callable[[metadata_image.Endpoint, Callable[[bool], None]], None]  # whether somebody listens at an address
+_Addresses = tuple[metadata_image.Endpoint, ...]
 _Step = Callable[[], Script[None]]
 
 
@@ -81,6 +84,7 @@ class Registration(StoreEvents):
         clock: Clock,
         session_timeout_ms: int,
         on_fenced: Callable[[BrokerError], None],
+        answers: Answers,
     ) -> None:
         assert node.directory_id, "a broker without a directory's id takes every other for itself"
         self.node = node
@@ -96,7 +100,13 @@ class Registration(StoreEvents):
         self._stranger_since: float | None = None
         self._is_entered = False
         self._is_registered = False  # at least once
-        self.was_member = False  # an earlier process was registered with this data directory; set by `enter`
+        self._answers = answers
+        self._has_answered: dict[
+            tuple[metadata_image.Endpoint, ...], bool
+        ] = {}  # a predecessor's addresses; empty: not known yet
+        # Whether an earlier process was registered with this data directory, and the number of its start; set by `enter`.
+        self.was_member = False
+        self.last_start = -1
 
     @property
     def incarnation(self) -> int:
@@ -223,6 +233,7 @@ class Registration(StoreEvents):
             operations = [Create(path=broker_path, is_ephemeral=True), Delete(path=broker_path)]
         else:
             self._check_directory(registered)
+            self._check_predecessor(registered)
             operations = [Check(path=broker_path, version=registered.version)]
         if isinstance(incarnation, Node):
             operations.append(Set(path=incarnation_path, data=directory_id, version=incarnation.version))
@@ -238,7 +249,10 @@ class Registration(StoreEvents):
             raise AnswerLost(f"another process is taking the broker's id: {outcome}")
         if isinstance(outcome, Unknown):
             raise AnswerLost(outcome.detail)  # if it was raised, no process uses it: the next attempt takes another
-        self.was_member = isinstance(member, Node) and member.data == directory_id
+        if isinstance(member, Node):
+            last_directory_id, last_start = znodes.decode_member(member.data)
+            self.was_member = last_directory_id == self.node.directory_id
+            self.last_start = last_start if self.was_member else -1
         self.node = replace(self.node, incarnation=next_incarnation)
         self._is_entered = True
         self._stranger_since = None
@@ -251,6 +265,26 @@ class Registration(StoreEvents):
                 f"broker {self.node.broker_id} is running elsewhere, at {places}, with another data directory: give this one a "
                 "broker.id of its own, or stop the other"
             )
+
+    def _check_predecessor(self, registered: Node) -> None:
+        """It has our directory's id. If it listens elsewhere, it may still be alive, and our directory a copy of its own."""
+        other = znodes.decode_broker(self.node.broker_id, registered.data)
+        addresses = tuple(other.endpoints.values())
+        if not addresses or other.endpoints == self.node.endpoints:
+            return
+        if addresses not in self._has_answered:
+            self._answers(addresses[0], partial(self._asked, addresses))
+            raise AnswerLost(f"asking whether broker {self.node.broker_id} still answers at {addresses[0].host}")
+        if self._has_answered.pop(addresses):
+            address = addresses[0]
+            raise RunningElsewhere(
+                f"broker {self.node.broker_id} is running elsewhere, at {address.host}:{address.port}, and this data directory "
+                "is a copy of its own: stop that one first, or give this one a broker.id of its own and an empty directory"
+            )
+
+    def _asked(self, addresses: _Addresses, answers: bool) -> None:
+        self._has_answered[addresses] = answers
+        self._go_on()
 
     def _register(self) -> Script[None]:
         broker_id = self.node.broker_id
@@ -273,11 +307,11 @@ class Registration(StoreEvents):
             operations.append(Delete(path=paths[2]))  # our predecessor was leaving; we are not
         data = znodes.encode_broker(self.node, self._clock.now_ms())
         operations.append(Create(path=paths[1], data=data, is_ephemeral=True))
-        directory_id = self.node.directory_id.encode()
+        last_start = znodes.encode_member(self.node.directory_id, self.incarnation)
         if isinstance(member, NoNode):
-            operations.append(Create(path=paths[3], data=directory_id))
-        elif member.data != directory_id:
-            operations.append(Set(path=paths[3], data=directory_id, version=member.version))
+            operations.append(Create(path=paths[3], data=last_start))
+        elif member.data != last_start:
+            operations.append(Set(path=paths[3], data=last_start, version=member.version))
         yield from _must_commit(operations)
 
     def _check_incarnation(self, incarnation: Node | NoNode) -> None:

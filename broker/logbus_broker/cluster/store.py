@@ -26,7 +26,7 @@ forever, and the exception propagates to the code that drains the store.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial
 from typing import Any, Generic, Protocol, TypeVar, cast
@@ -117,11 +117,13 @@ class Unknown:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """What a read found. `ephemeral_owner` is the session of an ephemeral node, 0 for any other."""
+    """What a read found. `ephemeral_owner` is the session of an ephemeral node, 0 for any other. `birth` is by which transaction
+    the node was created, and when, in milliseconds: not the same twice, even if ZooKeeper's data was restored in between."""
 
     data: bytes
     version: int
     ephemeral_owner: int = 0
+    birth: tuple[int, int] = field(default=(0, 0), compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,15 +4,17 @@ Paths, keys and versions are those of Apache Kafka 3.9, so its own tools can rea
 which Kafka's readers ignore, as we ignore keys that we do not know:
 
     /brokers/ids/B                          + incarnation, directory_id
-    /brokers/topics/T/partitions/P/state    + elr (eligible leaders), handover_to, is_lost, if set
+    /brokers/topics/T/partitions/P/state    + elr (eligible leaders), handover_to, is_lost, withdrawn, if set
     /config/users, /kafka-acl ..            users, ACLs and quotas (security_znodes.py)
     /logbus/incarnations/B                  empty; its version counts the processes that had the id B
-    /logbus/members/B                       the directory_id with which B was last registered: it belongs to this cluster
+    /logbus/members/B                       the directory_id with which B was last registered, which belongs to this cluster, and
+                                            the number of that start: its incarnation
     /logbus/leaving/B                       ephemeral: B is being stopped
     /logbus/topic_ids/ID                    empty; exists while the topic with this id does
     /logbus/topic_names/N                   a topic's name; N is the name with '_' for each '.', if N has any '_'. Exists while
                                             the topic does, so that of two colliding names only one can be created
     /logbus/changes/c-N                     the metadata log (metadata_log.py)
+    /logbus/generation                      raised when an operator accepts an older state (metadata_history.py)
 
 A znode's version is not part of its data, so it is passed to the decoders. What cannot be decoded raises MalformedNode. Pure.
 """
@@ -47,6 +49,7 @@ LEAVING = "/logbus/leaving"
 TOPIC_IDS = "/logbus/topic_ids"
 _TOPIC_NAMES = "/logbus/topic_names"
 CHANGES = "/logbus/changes"
+GENERATION = "/logbus/generation"
 
 
 # Created before anything else, in this order. Kafka's own tools expect some of these parents to exist.
@@ -71,6 +74,7 @@ BASE_PATHS: Mapping[str, bytes] = {
     TOPIC_IDS: b"",
     _TOPIC_NAMES: b"",
     CHANGES: b"",
+    GENERATION: b"0",
     **dict.fromkeys(security_znodes.BASE_PATHS, b""),
 }
 
@@ -175,6 +179,8 @@ def state_row(state: metadata_image.PartitionState) -> dict[str, Any]:
         row["handover_to"] = state.handover_to
     if state.is_lost:
         row["is_lost"] = True
+    if state.withdrawn:
+        row["withdrawn"] = state.withdrawn
     return row
 
 
@@ -189,6 +195,7 @@ def state_of(row: Mapping[str, Any], version: int) -> metadata_image.PartitionSt
         handover_to=row.get("handover_to"),
         is_recovering=row.get("leader_recovery_state", 0) == 1,
         is_lost=row.get("is_lost", False),
+        withdrawn=tuple(metadata_image.LogEnd(*end) for end in row.get("withdrawn", ())),
     )
 
 
@@ -280,6 +287,17 @@ def decode_broker(broker_id: int, data: bytes) -> metadata_image.BrokerNode:
         )
 
 
+def encode_member(directory_id: str, start: int) -> bytes:
+    return f"{directory_id} {start}".encode()
+
+
+def decode_member(data: bytes) -> tuple[str, int]:
+    """The directory's id and the number of its last start."""
+    with reading("a broker's last start"):
+        directory_id, _, start = data.decode().rpartition(" ")
+        return directory_id, int(start)
+
+
 def encode_controller(broker_id: int, timestamp_ms: int) -> bytes:
     return to_json({"version": 2, "brokerid": broker_id, "timestamp": str(timestamp_ms), "kraftControllerEpoch": -1})
 
@@ -295,6 +313,15 @@ def encode_controller_epoch(epoch: int) -> bytes:
 
 def decode_controller_epoch(data: bytes) -> int:
     with reading("the controller's epoch"):
+        return int(data)
+
+
+def encode_generation(number: int) -> bytes:
+    return str(number).encode()
+
+
+def decode_generation(data: bytes) -> int:
+    with reading("the generation"):
         return int(data)
 
 

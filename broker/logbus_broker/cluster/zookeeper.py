@@ -28,7 +28,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import accumulate
-from typing import Any
+from typing import Any, TypeVar
 
 from kazoo.client import KazooClient, KazooState, TransactionRequest
 from kazoo.exceptions import (
@@ -49,6 +49,7 @@ from kazoo.security import CREATOR_ALL_ACL
 from logbus_broker import logs
 from logbus_broker.clock import Clock
 from logbus_broker.cluster import store
+from logbus_broker.errors import BrokerError, StartupError
 
 logger = logging.getLogger("broker.zookeeper")
 
@@ -56,6 +57,9 @@ _CONNECT_SECONDS_MAX = 0.5  # kazoo would wait a whole session for one host that
 _DRAIN_SECONDS = 0.003  # per turn
 _RESTART_SECONDS = 1.0  # between a failure of kazoo's thread and the next attempt
 _NO_VERSION = -1
+_ANSWER_SECONDS_MAX = 60.0  # of a command: a session and its back-off; longer is an absent ZooKeeper
+
+Result = TypeVar("Result")
 
 _REASONS = {
     NodeExistsError: store.Reason.NODE_EXISTS,
@@ -340,6 +344,33 @@ class _Result(AsyncResult):  # type: ignore[misc]
         self._handler.arrived(self)
 
 
+def run_to_end(opened: Callable[[Callable[[], None]], store.Store], script: store.Script[Result], clock: Clock) -> Result:
+    """The script's result from a store that `opened(wake)` makes, for a command without a loop; StartupError where nothing
+    answers."""
+    arrived, outcome = threading.Event(), list[tuple[Result | None, BrokerError | None]]()
+    zookeeper = opened(arrived.set)
+
+    class Connected(store.StoreEvents):
+        def connected(self, session_id: int) -> None:
+            if not outcome:
+                store.run_script(zookeeper, script, lambda result, error: outcome.append((result, error)))
+
+    zookeeper.begin(Connected())
+    until = clock.monotonic() + _ANSWER_SECONDS_MAX
+    while not outcome and clock.monotonic() < until:
+        arrived.wait(0.1)
+        arrived.clear()
+        zookeeper.drain()
+    ended = list[None]()
+    zookeeper.close(lambda: ended.append(None))
+    if not outcome:
+        raise StartupError(f"ZooKeeper did not answer for {_ANSWER_SECONDS_MAX:.0f} s")
+    (result, error), *_ = outcome
+    if error is not None or result is None:
+        raise StartupError(f"ZooKeeper: {error}")
+    return result
+
+
 def _retry_for_ever(session_timeout: float) -> KazooRetry:
     """kazoo's own back-off doubles almost without limit, so that even an outage shorter than the session would end the session.
     Each delay is derived from the previous one: without some growth they would shrink to nothing in a long outage."""
@@ -377,7 +408,8 @@ def _found(result: AsyncResult) -> store.Found:
         return store.NoNode()
     except Exception as error:
         return _unknown(error)
-    return store.Node(data=data or b"", version=stat.version, ephemeral_owner=stat.ephemeralOwner)
+    birth = (stat.czxid, stat.ctime)
+    return store.Node(data=data or b"", version=stat.version, ephemeral_owner=stat.ephemeralOwner, birth=birth)
 
 
 def _children(result: AsyncResult) -> store.Children:

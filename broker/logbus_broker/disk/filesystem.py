@@ -218,6 +218,11 @@ class FileSystem:
     def size_of(self, path: Path) -> int:
         return os.stat(path).st_size
 
+    def identity(self, path: Path) -> str:
+        """Of the file itself: a copy of it, or one restored from a backup, has another."""
+        status = os.stat(path)
+        return f"{status.st_ino} {status.st_ctime_ns}"
+
     def modified_ms(self, path: Path) -> int:
         return os.stat(path).st_mtime_ns // 1_000_000
 

@@ -7,7 +7,8 @@
     log-start-offset-checkpoint         per partition, where it begins
     cleaner-offset-checkpoint           per compacted partition, below which every key is unique
     replication-offset-checkpoint       per partition, below which every in-sync replica had everything; in a cluster only
-    boot.id                             the boot of the machine in which the last start was settled; in a cluster only
+    metadata.seen                       the newest entry of the metadata log that was acted on; in a cluster only
+    last.start                          the last start that was settled: its number, the boot of the machine; in a cluster only
     access-0/                           one partition: partition.metadata (the topic's id) and the log's files
     access-0.<id>-delete/               a deleted one whose files are not removed yet
     access-0.<id>-stray/                one that no topic owned, set aside
@@ -20,8 +21,9 @@ deleted and recreated must not inherit entries, so they are removed before its d
 
 Unflushed writes survive a clean stop, and any other end of the process unless the machine has been rebooted since. In a cluster
 that decides whether this broker may still count as having everything (`kept_writes`). A start that finds that it may not has to
-announce that to the other brokers before it is settled (`note_boot`): otherwise, if it were killed or stopped in between, the
-next start would consider itself complete.
+announce that to the other brokers before it is settled (`note_start`): otherwise, if it were killed or stopped in between, the
+next start would consider itself complete. The same holds for a directory that is not the one that ran last (`last_start`): one
+restored from a backup has an older number than ZooKeeper, and a copy has files of its own.
 
 While the broker runs, checkpoints are written off the loop: the loop decides what they hold (`checkpoint_job`), a pool thread
 writes the files, one job after the other.
@@ -38,7 +40,7 @@ from functools import partial
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
-from uuid import UUID
+from uuid import UUID, uuid4
 
 from logbus_broker.cluster.local_files import META, Identity, check_meta, encode_id, join_cluster
 from logbus_broker.disk import file_names
@@ -51,14 +53,17 @@ logger = logging.getLogger("broker.log")
 
 LOCK = ".lock"
 CLEAN_MARKER = ".kafka_cleanshutdown"
-BOOT_ID = "boot.id"
+LAST_START = "last.start"
+NO_START = -1
+METADATA_SEEN = "metadata.seen"
 
 Job = Callable[[], None]
 
 
 class LogDirectory:
     """An opened and locked data directory. `was_clean` says whether the last stop was clean, `kept_writes` whether everything
-    written before it is still there."""
+    written before it is still there. `last_start` is the number of the last settled start in this directory, NO_START if there
+    was none, or if this is a copy of its files."""
 
     def __init__(
         self,
@@ -67,6 +72,7 @@ class LogDirectory:
         filesystem: FileSystem,
         identity: Identity,
         clean: bool,
+        last_start: int,
         kept_writes: bool,
         boot_id: str,
         lock: OpenFile,
@@ -78,9 +84,13 @@ class LogDirectory:
         self.is_in_cluster = identity.is_in_cluster
         self.was_clean = clean
         self._boot_id = boot_id
+        self.last_start = last_start
         self.kept_writes = kept_writes
         self._checkpoints = {name: checkpoint.read_checkpoint(filesystem, path / name) for name in checkpoint.CHECKPOINTS}
         self._filesystem = filesystem
+        # In a cluster: the newest entry of the metadata log that this broker has seen, as JSON; kept up to date by the broker.
+        self.metadata_seen: Mapping[str, Any] | None = self.read_json(METADATA_SEEN) if self.is_in_cluster else None
+        self._noted_seen = self.metadata_seen
         self._new_id = new_id
         self._lock: OpenFile | None = lock
 
@@ -106,12 +116,14 @@ class LogDirectory:
             # The marker is removed, durably, before a log is opened: from here on any end of this process is unclean until
             # `close` says otherwise.
             clean = _take_clean_marker(filesystem, path)
+            last_start, kept_writes = _take_start(filesystem, path, boot_id, clean=clean)
             directory = cls(
                 path,
                 filesystem=filesystem,
                 identity=identity,
                 clean=clean,
-                kept_writes=_take_boot(filesystem, path, boot_id, clean=clean),
+                last_start=last_start,
+                kept_writes=kept_writes,
                 boot_id=boot_id,
                 lock=lock,
                 new_id=new_id,
@@ -120,6 +132,28 @@ class LogDirectory:
         except OSError as error:
             raise StartupError(f"cannot use the data directory {path}: {error}; fix it or set log.dirs to another") from error
         return directory
+
+    @classmethod
+    def inspect(cls, path: Path, *, broker_id: int, filesystem: FileSystem) -> LogDirectory:
+        """The directory of a stopped broker in a cluster, to look at: nothing in it is changed."""
+        try:
+            if META not in filesystem.list_names(path):
+                raise StartupError(f"{path} is no broker's data directory: set log.dirs")
+            lock = _take_lock(filesystem, path)
+            identity = check_meta(filesystem, path, broker_id, None, uuid4, in_cluster=True)
+            return cls(
+                path,
+                filesystem=filesystem,
+                identity=identity,
+                clean=False,
+                last_start=NO_START,
+                kept_writes=False,
+                boot_id="",
+                lock=lock,
+                new_id=uuid4,
+            )
+        except OSError as error:
+            raise StartupError(f"cannot read the data directory {path}: {error}") from error
 
     def join(self, cluster_id: str) -> None:
         """The cluster that this broker found is `cluster_id`: a new directory joins it, any other must already belong to it.
@@ -132,10 +166,22 @@ class LogDirectory:
             ) from error
         self.cluster_id = cluster_id
 
-    def note_boot(self) -> None:
+    def note_start(self, number: int) -> None:
         """This start is settled: the other brokers know what is missing here, so the next start only answers for what is written
         from now on. In a cluster only. Any thread."""
-        self.write_atomic(BOOT_ID, self._boot_id.encode() + b"\n")
+        self.note_seen()
+        self.write_atomic(LAST_START, _start_text(number, self._filesystem.identity(self.path / META), self._boot_id))
+
+    @property
+    def is_seen_to_be_noted(self) -> bool:
+        return self.metadata_seen is not None and self.metadata_seen != self._noted_seen
+
+    def note_seen(self) -> None:
+        """Before anything is stored here because of the metadata: that it has been seen. Any thread."""
+        newest = self.metadata_seen
+        if newest is not None and newest != self._noted_seen:
+            self.write_json_atomic(METADATA_SEEN, newest)
+            self._noted_seen = newest
 
     def partitions(self) -> list[tuple[str, int, Path]]:
         """Topic, partition and directory of everything stored here."""
@@ -368,18 +414,33 @@ def _take_clean_marker(filesystem: FileSystem, path: Path) -> bool:
     return True
 
 
-def _take_boot(filesystem: FileSystem, path: Path, boot_id: str, *, clean: bool) -> bool:
-    """Whether everything written since the last settled start is still there. If it is not, that start's note is removed,
-    durably, before this start does anything: neither a kill nor a clean stop makes up for what is missing."""
+def _start_text(number: int, identity: str, *boot_id: str) -> bytes:
+    """Without the boot: what that start had left is not all there any more."""
+    return "".join(f"{line}\n" for line in (number, identity, *boot_id)).encode()
+
+
+def _take_start(filesystem: FileSystem, path: Path, boot_id: str, *, clean: bool) -> tuple[int, bool]:
+    """The number of the last settled start, and whether everything written since is still there. If it is not, that start's note
+    says so, durably, before this start does anything: neither a kill nor a clean stop makes up for what is missing."""
     try:
-        stored = filesystem.read_bytes(path / BOOT_ID).decode(errors="replace").strip()
+        lines = filesystem.read_bytes(path / LAST_START).decode(errors="replace").splitlines()
     except FileNotFoundError:
-        return False
-    if clean or (boot_id and boot_id == stored):
-        return True
-    filesystem.remove(path / BOOT_ID)
-    filesystem.sync_directory(path)
-    return False
+        return NO_START, False
+    identity = filesystem.identity(path / META)
+    if len(lines) < 2 or lines[1] != identity or not lines[0].isdecimal():
+        logger.warning(
+            "%s is a copy, or was restored from a backup: records may be missing in it, so its replicas leave their in-sync sets "
+            "until they have caught up",
+            path,
+        )
+        filesystem.remove(path / LAST_START)
+        filesystem.sync_directory(path)
+        return NO_START, False
+    number, settled = int(lines[0]), lines[2:]
+    if settled and (clean or (boot_id and settled == [boot_id])):
+        return number, True
+    filesystem.replace_bytes(path / LAST_START, _start_text(number, identity))
+    return number, False
 
 
 def _decode_partition_metadata(data: bytes) -> UUID | None:

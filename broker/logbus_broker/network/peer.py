@@ -46,6 +46,7 @@ _LOOK_SECONDS = 1.0  # how often to look for overdue answers
 # How much of a login's time is used before the next one. Kafka's clients use 85 to 95 % of it, and send nothing else meanwhile.
 # Here each of three answers may be behind that to a fetch, which waits (replica.fetch.wait.max.ms).
 _LOGIN_USED = 0.7
+_LISTENS_SECONDS_MAX = 1.0
 _HELLO = PeerRequest(int(ApiKey.API_VERSIONS), 0, b"")
 
 
@@ -61,6 +62,15 @@ def resolver(thread_pool: ThreadPool) -> Resolve:
         thread_pool.submit(lambda: socket.getaddrinfo(endpoint.host, endpoint.port, type=socket.SOCK_STREAM), found)
 
     return resolve
+
+
+def listens_at(endpoint: Endpoint) -> bool:
+    """Whether a process listens there. It blocks, for a second at most."""
+    try:
+        socket.create_connection((endpoint.host, endpoint.port), timeout=_LISTENS_SECONDS_MAX).close()
+    except OSError:
+        return False
+    return True
 
 
 class _Peer:

@@ -47,7 +47,8 @@ def propose_isr(
     handover_to = state.handover_to if state.handover_to in isr else None
     # After an unclean election followers may truncate what was visible; those in sync with the new leader have done so.
     is_recovering = state.is_recovering and len(isr) < len(progress.replicas)
-    new = replace(state, isr=isr, eligible=eligible, handover_to=handover_to, is_recovering=is_recovering)
+    withdrawn = tuple(end for end in state.withdrawn if end.broker not in additions)
+    new = replace(state, isr=isr, eligible=eligible, handover_to=handover_to, is_recovering=is_recovering, withdrawn=withdrawn)
     if new == state:
         return None
     new = replace(new, version=state.version + 1)

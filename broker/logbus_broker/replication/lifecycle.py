@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from enum import Enum
+from functools import partial
 from math import inf
 
 from logbus_broker.clock import Clock
-from logbus_broker.cluster import dynamic_config, membership, metadata_image, metadata_log, store, topic_registry
+from logbus_broker.cluster import (
+    dynamic_config,
+    membership,
+    metadata_history,
+    metadata_image,
+    metadata_log,
+    store,
+    topic_registry,
+)
 from logbus_broker.errors import BrokerError, StartupError
 from logbus_broker.log.log_directory import LogDirectory
 from logbus_broker.log.partition import Partition
@@ -23,6 +32,7 @@ logger = logging.getLogger("broker.replication")
 _LOG_SECONDS_FIRST = 2.0  # before the first log line about waiting
 _LOG_SECONDS = 30.0  # between two of these lines
 _START_RETRY_SECONDS = 1.0
+_REFUSED_SECONDS_MAX = 10.0  # a server of the ensemble may lag behind, and then its state looks like one from a backup
 
 Then = Callable[[BrokerError | None], None]
 
@@ -44,7 +54,7 @@ class ClusterStartup:
     2. the image, with the incarnation in it: so everything decided about this broker before that is known
     3. the logs of its replicas are opened and recovered; data of topics that no longer exist is removed from the disk
     4. what it cannot vouch for is reported, by compare-and-set on each partition's state (`state_at_start`); then the data
-       directory notes in which boot of the machine that was settled
+       directory notes the number of this start, and in which boot of the machine it was settled
     5. it is registered: from now on it may be elected, and other brokers count on it
     6. roles are assigned, and the listener answers
 
@@ -62,9 +72,11 @@ class ClusterStartup:
         clock: Clock,
         *,
         connect: str,
+        history: metadata_history.MetadataHistory,
         then: Then,
     ) -> None:
         self._member = member
+        self._history = history
         self._replica_manager = replica_manager
         self._logs = logs
         self._directory = directory
@@ -74,6 +86,7 @@ class ClusterStartup:
         self._then = then
         self._step = _StartStep.ENTERING
         self._log_at = clock.monotonic() + _LOG_SECONDS_FIRST
+        self._refused_since: float | None = None
         self._raised: dict[TopicIdPartition, int] = {}  # leader epochs that this process began itself
         self._asked_of: metadata_image.MetadataImage | None = None  # the image the last write was based on
         self._ask_again_at = -inf
@@ -84,7 +97,9 @@ class ClusterStartup:
         """When `work` has something to do even if nothing else happens."""
         if self._step is _StartStep.OVER:
             return inf
-        return min(self._log_at, self._ask_again_at) if self._step is _StartStep.SETTLING else self._log_at
+        refused_until = inf if self._refused_since is None else self._refused_since + _REFUSED_SECONDS_MAX
+        ask_again_at = self._ask_again_at if self._step is _StartStep.SETTLING else inf
+        return min(self._log_at, refused_until, ask_again_at)
 
     def work(self, now: float) -> None:
         """At the end of a turn: continue if the current step is done."""
@@ -95,6 +110,12 @@ class ClusterStartup:
             else:
                 why = self._member.watcher.unanswered
                 logger.warning("still starting: %s%s", self._step.value, f": {why}" if why else "")
+        if not self._history.refusal:
+            self._refused_since = None
+        elif self._refused_since is None:
+            self._refused_since = now
+        elif now - self._refused_since >= _REFUSED_SECONDS_MAX and self._step is not _StartStep.OVER:
+            self._fail(StartupError(self._history.refusal))
         image = self._member.image
         if self._step is _StartStep.READING and self._has_read(image):
             try:
@@ -160,9 +181,9 @@ class ClusterStartup:
             topic = assigned.get((name, index))
             if topic is None or topic_id not in (None, topic.topic_id.bytes):
                 # Without a topic id, with that of a topic of another name (a copy), or with one unknown to a ZooKeeper that has
-                # never seen this broker: not ours to remove.
+                # never seen this broker, or that may be older than this disk: not ours to remove.
                 is_gone = topic_id is not None and (names[topic_id] == name if topic_id in names else was_member)
-                (self._logs.remove if is_gone else self._logs.set_aside)(name, index)
+                (self._logs.remove if is_gone and self._history.is_trusted else self._logs.set_aside)(name, index)
         replicas = [
             AssignedReplica(
                 topic=topic_registry.Topic(name=name, topic_id=topic.topic_id, partition_count=topic.partition_count),
@@ -183,7 +204,7 @@ class ClusterStartup:
         if not changes:
             self._step = _StartStep.NOTING
             self._ask_again_at = inf
-            self._thread_pool.store(self._directory.note_boot, self._noted)
+            self._thread_pool.store(partial(self._directory.note_start, self._member.registration.incarnation), self._noted)
         else:
             self._commit(changes[: metadata_log.STATES_MAX])
 
@@ -205,16 +226,24 @@ class ClusterStartup:
             replica = self._replica_manager.local_replica(topic, index)
             partition = None if replica is None else replica.partition
             kept = self._kept(partition, was_on_disk=replica is not None and replica.was_on_disk)
-            new = state_at_start(me, state, kept, minimum)
+            end = None if partition is None or kept is LogIntegrity.GONE else _end_of(me, partition)
+            new = state_at_start(me, state, kept, minimum, end)
             if new != state:
                 if kept is not LogIntegrity.WHOLE and me in state.isr:
-                    _log_what_is_missing(topic.name, index, kept, is_last=new.isr == state.isr)
+                    _log_what_is_missing(topic.name, index, kept, new.isr, is_last=new.isr == state.isr)
                 changes.append(_next_state(topic, index, state, new))
         return changes
 
     def _kept(self, partition: Partition | None, *, was_on_disk: bool) -> LogIntegrity:
         if partition is None or not was_on_disk or partition.log.offline_reason:
             return LogIntegrity.GONE
+        # This is not the directory that ran last. What it has was true once.
+        if self._directory.last_start < self._member.registration.last_start:
+            return LogIntegrity.PERHAPS_LESS
+        # After a kill nothing is torn but, at most, the last write; whoever finds more to cut off has a damaged disk. The two are
+        # not told apart: a replica that leaves for nothing has caught up in a moment.
+        if partition.log.recovery.truncated_bytes:
+            return LogIntegrity.PERHAPS_LESS
         if self._directory.kept_writes or partition.log.config.acks_all_waits_for_flush:
             return LogIntegrity.WHOLE
         return LogIntegrity.PERHAPS_LESS
@@ -237,9 +266,16 @@ class ClusterStartup:
         self._then(None)
 
 
-def _log_what_is_missing(topic: str, index: int, kept: LogIntegrity, *, is_last: bool) -> None:
+def _end_of(broker_id: int, partition: Partition) -> metadata_image.LogEnd:
+    log = partition.log
+    return metadata_image.LogEnd(broker=broker_id, leader_epoch=log.epochs.written.latest, end_offset=log.end_offset)
+
+
+def _log_what_is_missing(topic: str, index: int, kept: LogIntegrity, isr: Sequence[int], *, is_last: bool) -> None:
     if not is_last:
-        logger.warning("%s-%d: %s after the last stop, so this broker leaves its in-sync set", topic, index, kept.value)
+        logger.warning(
+            "%s-%d: %s after the last stop, so this broker leaves its in-sync set to %s", topic, index, kept.value, list(isr)
+        )
     elif kept is LogIntegrity.GONE:
         logger.critical(
             "%s-%d: its log is gone, and no other broker has all of it: it has no leader until one that was in sync returns, "

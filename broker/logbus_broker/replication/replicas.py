@@ -303,6 +303,8 @@ class ReplicaLogs:
 
     def _open_chunk(self, assigned: Sequence[AssignedReplica], *, may_make: bool) -> list[OpenedReplica]:
         """Directories first: if they cannot be synced, no log has been opened that the caller would not learn of."""
+        if may_make:
+            self._directory.note_seen()
         results = [self._find(replica, may_make=may_make) for replica in assigned]
         if any(result.error is None and not result.was_on_disk for result in results):
             self._directory.sync()
@@ -356,34 +358,56 @@ class LogIntegrity(Enum):
 
 
 def state_at_start(
-    me: int, state: metadata_image.PartitionState, kept: LogIntegrity, minimum: int
+    me: int,
+    state: metadata_image.PartitionState,
+    kept: LogIntegrity,
+    minimum: int,
+    end: metadata_image.LogEnd | None = None,
 ) -> metadata_image.PartitionState:
     """The state that the partition should have before this broker registers again, with the version of its current state, if
-    ZooKeeper lists the broker as in sync or eligible. `minimum` is its min.insync.replicas. Pure.
+    ZooKeeper lists the broker as in sync or eligible. `minimum` is its min.insync.replicas, `end` how far this broker's log goes,
+    None if there is none. Pure.
 
     A process never leads in an epoch that an earlier one led in: two records could have the same epoch and offset if something
     written had been lost in between. And it stays in sync only if it can vouch for its log: that nothing is missing which the
     earlier process had reported to other brokers. After a kill that is certain, since the kernel still had it all; after a power
     failure only for partitions where every acknowledgement waited for the flush.
 
-    A broker that cannot vouch leaves the set if another is in it. The last one stays: no broker has more than it has, though it
-    may have less than before. If even its log is gone, no broker may lead until an eligible one returns, or an operator
-    decides."""
-    if me not in state.isr:
-        eligible = state.eligible if kept is LogIntegrity.WHOLE else tuple(broker for broker in state.eligible if broker != me)
-        return replace(state, eligible=eligible)
+    A broker that cannot vouch leaves the set, and leaves behind how far its log goes. If it was the last one, the eligible
+    replicas take its place, which have everything that was acknowledged. Where there are none, nobody can vouch, and the longest
+    log is the whole one if any is: that broker becomes the set. If even the last one's log is gone, no broker may lead until an
+    operator decides."""
     others = tuple(broker for broker in state.isr if broker != me)
-    is_leader = state.leader == me
-    if kept is not LogIntegrity.WHOLE and others:
-        eligible = tuple(broker for broker in metadata_image.eligible_after(state, others, minimum) if broker != me)
-        successor = None if is_leader or state.handover_to == me else state.handover_to
-        left = replace(state, isr=others, eligible=eligible, handover_to=successor)
-        return replace(left, leader=metadata_image.NO_LEADER, leader_epoch=state.leader_epoch + 1) if is_leader else left
-    if kept is LogIntegrity.GONE:
-        if state.leader == metadata_image.NO_LEADER:
-            return replace(state, is_lost=True)
-        return replace(
-            state, leader=metadata_image.NO_LEADER, leader_epoch=state.leader_epoch + 1, is_lost=True, handover_to=None
-        )
-    back = replace(state, is_lost=False)
-    return replace(back, leader_epoch=state.leader_epoch + 1, handover_to=None) if is_leader else back
+    withdrawn = tuple(other for other in state.withdrawn if other.broker != me)
+    if kept is LogIntegrity.WHOLE:
+        if me not in state.isr:
+            return state
+        back = replace(state, is_lost=False)
+        return replace(back, leader_epoch=state.leader_epoch + 1, handover_to=None) if state.leader == me else back
+    eligible = tuple(broker for broker in state.eligible if broker != me)
+    if me not in state.isr:
+        is_known = eligible != state.eligible or withdrawn != state.withdrawn
+        return replace(state, eligible=eligible, withdrawn=(*withdrawn, end) if end and is_known else withdrawn)
+    left = replace(state, withdrawn=(*withdrawn, end) if end else withdrawn)
+    if others:
+        still_eligible = tuple(broker for broker in metadata_image.eligible_after(state, others, minimum) if broker != me)
+        successor = None if me in (state.leader, state.handover_to) else state.handover_to
+        left = replace(left, isr=others, eligible=still_eligible, handover_to=successor)
+        return _without_leader(left) if state.leader == me else left
+    if eligible:
+        return _without_leader(replace(left, isr=eligible, eligible=()))
+    if end is None:
+        return _without_leader(replace(left, is_lost=True))
+    longest = max((end, *withdrawn), key=lambda log_end: log_end.reach)  # the first of equals: ours
+    if longest.broker != me:
+        remaining = tuple(log_end for log_end in left.withdrawn if log_end is not longest)
+        return _without_leader(replace(left, isr=(longest.broker,), is_lost=False, withdrawn=remaining))
+    back = replace(state, is_lost=False, withdrawn=withdrawn)
+    return replace(back, leader_epoch=state.leader_epoch + 1, handover_to=None) if state.leader == me else back
+
+
+def _without_leader(state: metadata_image.PartitionState) -> metadata_image.PartitionState:
+    """In a new epoch, unless there was none before."""
+    if state.leader == metadata_image.NO_LEADER:
+        return state
+    return replace(state, leader=metadata_image.NO_LEADER, leader_epoch=state.leader_epoch + 1, handover_to=None)

@@ -79,6 +79,33 @@ def test_a_second_process_with_the_id_of_a_live_broker_is_refused_and_disturbs_n
     assert first.image.incarnations == {1: 0}
 
 
+def test_a_copy_of_a_live_brokers_directory_is_refused_and_one_of_a_dead_brokers_is_not(world: World) -> None:
+    first = world.started(1)
+    world.listening.update(first.registration.node.endpoints.values())
+    copy = world.start(1, host="elsewhere")
+    world.run(SESSION_TIMEOUT_MS / 1000 + 5)
+    assert isinstance(copy.entered.error, RunningElsewhere)
+    assert "is a copy of its own: stop that one first" in str(copy.entered.error)
+    assert (first.registration.incarnation, first.fenced) == (0, None)
+    assert _is_registered(world, first)
+
+    first.kill()
+    world.listening.clear()
+    assert _is_registered(world, world.started(1, host="elsewhere"))
+
+
+def test_a_start_knows_the_number_of_the_last_one_in_its_directory(world: World) -> None:
+    first = world.started(1)
+    assert (first.registration.was_member, first.registration.last_start) == (False, -1)
+    first.kill()
+    second = world.started(1)
+    assert (second.registration.was_member, second.registration.last_start) == (True, 0)
+    second.kill()
+    world.run(2 * SESSION_TIMEOUT_MS / 1000)
+    other = world.started(1, directory="other")
+    assert (other.registration.was_member, other.registration.last_start) == (False, -1)
+
+
 def test_a_strangers_session_has_all_its_time_again_after_zookeeper_was_away() -> None:
     """No session ends while ZooKeeper is down: afterwards the old registration is still there, though its owner is long dead."""
     world = World()

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
@@ -276,7 +277,7 @@ def test_json_that_cannot_be_read_says_what_to_do(tmp_path: Path, text: str) -> 
 def test_what_was_written_is_there_after_a_clean_stop_or_within_the_same_boot(tmp_path: Path) -> None:
     directory = opened(tmp_path, boot_id="first")
     assert not directory.kept_writes, "nobody knows what was before"
-    directory.note_boot()
+    directory.note_start(7)
     directory.close(clean=False)
     directory = opened(tmp_path, boot_id="first")
     assert directory.kept_writes
@@ -284,23 +285,38 @@ def test_what_was_written_is_there_after_a_clean_stop_or_within_the_same_boot(tm
     directory.close(clean=False)
     directory = opened(tmp_path, boot_id="second")
     assert not directory.kept_writes
-    directory.note_boot()
+    directory.note_start(7)
     directory.close()
-    assert opened(tmp_path, boot_id="third").kept_writes, "all was flushed"
+    directory = opened(tmp_path, boot_id="third")
+    assert directory.kept_writes, "all was flushed"
+    assert directory.last_start == 7
 
 
 @pytest.mark.parametrize("clean", [True, False])
 def test_a_start_that_ended_before_it_was_settled_does_not_vouch_for_the_next(tmp_path: Path, clean: bool) -> None:
     directory = opened(tmp_path, boot_id="first")
-    directory.note_boot()
+    directory.note_start(7)
     directory.close(clean=False)
     opened(tmp_path, boot_id="second").close(clean=clean)
     assert not opened(tmp_path, boot_id="second").kept_writes
 
 
+def test_a_copy_does_not_vouch_for_what_the_original_has(tmp_path: Path) -> None:
+    directory = opened(tmp_path / "original", boot_id="first")
+    directory.note_start(7)
+    shutil.copytree(tmp_path / "original", tmp_path / "copy")
+    directory.close()
+    copy = opened(tmp_path / "copy", boot_id="first")
+    assert (copy.last_start, copy.kept_writes) == (-1, False)
+    copy.note_start(8)
+    copy.close()
+    assert opened(tmp_path / "copy", boot_id="first").last_start == 8
+    assert opened(tmp_path / "original", boot_id="first").last_start == 7
+
+
 def test_a_machine_that_does_not_tell_its_boot_vouches_only_for_what_was_stopped_in_good_order(tmp_path: Path) -> None:
     directory = opened(tmp_path)
-    directory.note_boot()
+    directory.note_start(7)
     directory.close()
     directory = opened(tmp_path)
     assert directory.kept_writes

@@ -12,7 +12,7 @@ from typing import Any, cast
 from uuid import UUID
 
 import pytest
-from logbus_broker.cluster.metadata_image import NO_LEADER, PartitionState
+from logbus_broker.cluster.metadata_image import NO_LEADER, LogEnd, PartitionState
 from logbus_broker.cluster.topic_registry import Topic
 from logbus_broker.config.settings import LogConfig
 from logbus_broker.errors import StorageError
@@ -37,6 +37,9 @@ class Disk:
 
     def remove(self, path: Path) -> None:
         self.did.append(f"remove {path}")
+
+    def note_seen(self) -> None:
+        pass
 
     def partition_path(self, name: str, index: int) -> Path:
         return Path(f"{name}-{index}")
@@ -145,8 +148,12 @@ FOLLOWED = replace(LED, leader=2)
 LAST = replace(LED, isr=(ME,))
 
 
+# How far the logs go: as far as this one, one record further, and into a later epoch.
+MINE, EQUAL, LONGER, LATER = LogEnd(ME, 4, 100), LogEnd(2, 4, 100), LogEnd(2, 4, 101), LogEnd(3, 5, 50)
+
+
 def at_start(state: PartitionState, kept: LogIntegrity, minimum: int = 1) -> PartitionState:
-    return state_at_start(ME, state, kept, minimum)
+    return state_at_start(ME, state, kept, minimum, None if kept is LogIntegrity.GONE else MINE)
 
 
 @pytest.mark.parametrize("kept", [LogIntegrity.WHOLE, LogIntegrity.PERHAPS_LESS])
@@ -159,19 +166,44 @@ def test_a_member_that_kept_everything_changes_nothing() -> None:
     assert at_start(FOLLOWED, LogIntegrity.WHOLE) == FOLLOWED
 
 
-@pytest.mark.parametrize("kept", [LogIntegrity.PERHAPS_LESS, LogIntegrity.GONE])
-def test_a_member_that_cannot_vouch_leaves_while_others_are_there(kept: LogIntegrity) -> None:
-    assert at_start(FOLLOWED, kept) == replace(FOLLOWED, isr=(2, 3))
-    assert at_start(LED, kept) == replace(LED, leader=NO_LEADER, leader_epoch=5, isr=(2, 3))
+@pytest.mark.parametrize(("kept", "withdrawn"), [(LogIntegrity.PERHAPS_LESS, (MINE,)), (LogIntegrity.GONE, ())])
+def test_a_member_that_cannot_vouch_leaves_while_others_are_there(kept: LogIntegrity, withdrawn: tuple[LogEnd, ...]) -> None:
+    assert at_start(FOLLOWED, kept) == replace(FOLLOWED, isr=(2, 3), withdrawn=withdrawn)
+    assert at_start(LED, kept) == replace(LED, leader=NO_LEADER, leader_epoch=5, isr=(2, 3), withdrawn=withdrawn)
 
 
-@pytest.mark.parametrize("kept", [LogIntegrity.PERHAPS_LESS, LogIntegrity.GONE])
-def test_who_cannot_vouch_is_not_eligible_either(kept: LogIntegrity) -> None:
+@pytest.mark.parametrize(("kept", "withdrawn"), [(LogIntegrity.PERHAPS_LESS, (MINE,)), (LogIntegrity.GONE, ())])
+def test_who_cannot_vouch_is_not_eligible_either(kept: LogIntegrity, withdrawn: tuple[LogEnd, ...]) -> None:
     two = replace(FOLLOWED, isr=(1, 2), eligible=(3,))
-    assert at_start(two, kept, minimum=3) == replace(two, isr=(2,))
+    assert at_start(two, kept, minimum=3) == replace(two, isr=(2,), withdrawn=withdrawn)
     outside = replace(FOLLOWED, isr=(2,), eligible=(1, 3))
-    assert at_start(outside, kept) == replace(outside, eligible=(3,))
+    assert at_start(outside, kept) == replace(outside, eligible=(3,), withdrawn=withdrawn)
     assert at_start(outside, LogIntegrity.WHOLE) == outside
+
+
+@pytest.mark.parametrize(("kept", "withdrawn"), [(LogIntegrity.PERHAPS_LESS, (MINE,)), (LogIntegrity.GONE, ())])
+def test_eligible_replicas_take_the_place_of_the_last_member(kept: LogIntegrity, withdrawn: tuple[LogEnd, ...]) -> None:
+    last = replace(LAST, eligible=(2, 3))
+    left = replace(LAST, leader=NO_LEADER, leader_epoch=5, isr=(2, 3), withdrawn=withdrawn)
+    assert at_start(last, kept, minimum=2) == left
+
+
+@pytest.mark.parametrize(
+    ("withdrawn", "isr", "left"),
+    [((), (ME,), ()), ((EQUAL,), (ME,), (EQUAL,)), ((LONGER,), (2,), (MINE,)), ((LONGER, LATER), (3,), (LONGER, MINE))],
+)
+def test_where_nobody_can_vouch_the_longest_log_is_the_set(
+    withdrawn: tuple[LogEnd, ...], isr: tuple[int, ...], left: tuple[LogEnd, ...]
+) -> None:
+    new = at_start(replace(LAST, withdrawn=withdrawn), LogIntegrity.PERHAPS_LESS)
+    assert (new.isr, set(new.withdrawn), new.leader_epoch) == (isr, set(left), 5)
+    assert new.leader == (ME if isr == (ME,) else NO_LEADER)
+
+
+def test_a_replica_that_left_earlier_says_again_how_far_its_log_goes() -> None:
+    outside = replace(FOLLOWED, isr=(2,), withdrawn=(LogEnd(ME, 4, 120), LATER))
+    assert at_start(outside, LogIntegrity.PERHAPS_LESS).withdrawn == (LATER, MINE)
+    assert at_start(outside, LogIntegrity.GONE).withdrawn == (LATER,)
 
 
 def test_nobody_leads_what_the_last_member_has_lost() -> None:
@@ -192,10 +224,10 @@ def test_a_hand_over_to_an_earlier_process_is_withdrawn() -> None:
 
 
 @pytest.mark.parametrize("kept", list(LogIntegrity))
-@pytest.mark.parametrize("state", [LED, FOLLOWED, LAST, replace(FOLLOWED, isr=(2,), eligible=(1,))])
+@pytest.mark.parametrize("state", [LED, FOLLOWED, LAST, replace(FOLLOWED, isr=(2,), eligible=(1,)), replace(LAST, eligible=(2,))])
 def test_the_set_is_never_empty_and_epochs_never_fall(state: PartitionState, kept: LogIntegrity) -> None:
     new = at_start(state, kept, minimum=2)
     assert new.isr
-    assert set(new.isr) <= set(state.isr)
+    assert set(new.isr) <= {*state.isr, *state.eligible}
     assert new.leader_epoch >= state.leader_epoch
     assert new.version == state.version
