@@ -43,6 +43,11 @@ class Seen:
     birth: tuple[int, int] = (0, 0)
     generation: int = 0
 
+    @property
+    def place(self) -> tuple[int, int]:
+        """In all of history."""
+        return self.generation, self.position
+
     def to_json(self) -> dict[str, Any]:
         return {"position": self.position, "birth": list(self.birth), "generation": self.generation}
 

@@ -34,8 +34,7 @@ class Comparison:
         restored does not look older; a broker's start finds that out by the entry itself."""
         if self.newest_seen is None:
             return False
-        there, here = self.in_zookeeper, self.newest_seen
-        return (there.generation, there.position) < (here.generation, here.position)
+        return self.in_zookeeper.place < self.newest_seen.place
 
     def lines(self) -> list[str]:
         lines = [
