@@ -1,0 +1,19 @@
+"""Whatever a stranger sends to a listener that requires a login, TLS records included, nothing gets past the gate without the right
+password, nobody else notices, and nothing is left behind. `make soak` plays many times as many, and others.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.support.examples import examples
+from tests.support.strangers import Gatehouse
+
+CASES = examples(600)
+
+
+def test_strangers_get_past_the_gate_with_the_right_password_only(tmp_path: Path) -> None:
+    gatehouse = Gatehouse(tmp_path, 2026)
+    gatehouse.run(0, CASES)
+    gatehouse.close()
+    assert min(gatehouse.outcomes[what] for what in ("logged in", "closed", "to the end", "TLS failed")) > CASES // 100
