@@ -15,7 +15,7 @@ from tests.support.fuzzing import Fuzzer
 from tests.support.strangers import Gatehouse
 
 FRAMES = int(os.environ.get("LOGBUS_SOAK_FRAMES", "1000000"))
-STRANGERS = int(os.environ.get("LOGBUS_SOAK_STRANGERS", "500000"))
+STRANGERS = int(os.environ.get("LOGBUS_SOAK_STRANGERS", "1000000"))
 SEED = int(os.environ.get("LOGBUS_SOAK_SEED", "1"))
 GROWTH_BYTES_MAX = 64 << 20
 
@@ -32,9 +32,9 @@ def test_a_million_mutated_frames_crash_nothing_and_leave_nothing_behind(tmp_pat
     fuzzer.close()
 
 
-@pytest.mark.timeout(7200)
-def test_half_a_million_strangers_get_past_the_gate_with_the_right_password_only(tmp_path: Path) -> None:
-    gatehouse = Gatehouse(tmp_path, SEED)
+@pytest.mark.timeout(14_400)
+def test_a_million_strangers_get_past_the_gate_with_the_right_password_only(tmp_path: Path, defects: list[str]) -> None:  # noqa: F811
+    gatehouse = Gatehouse(tmp_path, SEED, defects)
     gatehouse.run(0, STRANGERS // 20)
     before = rss_bytes(os.getpid())
     gatehouse.run(STRANGERS // 20, STRANGERS)

@@ -135,7 +135,9 @@ def test_what_the_longest_tests_import_is_there() -> None:
 
 def is_bound(name: str, path: Path) -> bool:
     """Whether a module defines or imports the name."""
-    return re.search(rf"^(?:(?:async )?def |class )?{name}\b|import .*\b{name}\b", path.read_text(), re.MULTILINE) is not None
+    return (
+        re.search(rf"^(?:(?:async )?def |class |    )?{name}\b|import .*\b{name}\b", path.read_text(), re.MULTILINE) is not None
+    )
 
 
 def test_a_message_is_asked_for_its_headers_in_one_place_only() -> None:
