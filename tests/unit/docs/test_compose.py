@@ -177,6 +177,9 @@ def test_the_image_is_made_of_files_that_are_there() -> None:
     assert all((PROJECT / name).exists() for name in copied)
     assert all(re.fullmatch(PINNED, image) for image in re.findall(r"^FROM (\S+)", dockerfile, re.MULTILINE))
     assert all("--require-hashes" in line for line in re.findall(r"pip install.*", dockerfile))
+    assert all(
+        re.search(r"--frozen (--only-group build|.*--no-build-isolation)", line) for line in re.findall(r"uv sync.*", dockerfile)
+    )
     assert SERVICES["broker"]["build"] == {"context": ".", "dockerfile": "docker/Dockerfile"}
     made = dockerfile.split("mkdir -p ")[1].split("\n")[0].split()
     mounted = {
