@@ -33,7 +33,6 @@ COMING = (
     KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
     KafkaError.COORDINATOR_NOT_AVAILABLE,
     KafkaError.NOT_COORDINATOR,
-    KafkaError.LEADER_NOT_AVAILABLE,
     KafkaError.NOT_LEADER_FOR_PARTITION,
     KafkaError.UNKNOWN_TOPIC_ID,
 )
@@ -106,6 +105,10 @@ MEANINGS: Mapping[int, tuple[type[UserError], str]] = {
     KafkaError.GROUP_ID_NOT_FOUND: (GroupMissing, "{broker} has no group {about!r}: `logbus group ls` lists those it has"),
     KafkaError.NON_EMPTY_GROUP: (GroupActive, "group {about} has members: stop them first"),
     KafkaError._MSG_TIMED_OUT: (BrokerUnavailable, "{broker} did not answer for too long: check that it runs"),
+    KafkaError.LEADER_NOT_AVAILABLE: (
+        BrokerNotReady,
+        "a partition of topic {about} has no leader at the moment: `logbus cluster` shows which, and which brokers are missing",
+    ),
 }
 
 
