@@ -375,6 +375,8 @@ class BrokerConfig:
     log: LogConfig = field(default_factory=LogConfig)
     # What `listener.name.NAME.` sets: by the listener's name, attributes of this class.
     listener_settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    # Names in the file that are no settings here: a sentence for each.
+    unknown_settings: tuple[str, ...] = ()
 
     def protocol_of(self, listener: str) -> SecurityProtocol:
         """That of the listener with this name; KeyError if it has none."""
