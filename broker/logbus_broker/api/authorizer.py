@@ -87,7 +87,7 @@ class Authorizer:
         self._version = 0
         self._super_users = frozenset(filter(None, config.super_users.split(";")))
         self._allows_if_no_acl_found = config.allow_everyone_if_no_acl_found
-        self.audits = bool(config.audit_log)
+        self.audits = bool(config.audit_log) or config.audit_topic_enable
         self._rights: dict[tuple[int, int], Right] = {}
         self._state: SecurityState | None = None
         self._index = acls.AclIndex(())

@@ -100,7 +100,9 @@ class ClusterTopics:
         if request.name in topic_registry.INTERNAL_TOPICS:
             # All of its replicas from the start, as in Kafka: created by the first of several brokers, with itself alone, the
             # topic would have a single replica forever.
-            count, factor = self._config.offsets_partitions, self._config.offsets_replication_factor
+            is_of_offsets = request.name == topic_registry.OFFSETS_TOPIC
+            count = self._config.offsets_partitions if is_of_offsets else topic_registry.AUDIT_PARTITIONS
+            factor = self._config.offsets_replication_factor
             overrides = self._partitions.internal_settings[request.name]
         count = self._config.num_partitions if count == topic_admin.DEFAULT else count
         # Checked against our image, which may be slightly out of date. The transaction decides: it contains the topic's name and

@@ -294,8 +294,9 @@ def _min_insync_fits(config: BrokerConfig) -> str | None:
 
 
 def _audit(config: BrokerConfig) -> str | None:
-    if config.audit_log and not config.authorizer_class_name:
-        return "logbus.audit.log says who was allowed what: set authorizer.class.name too, or leave it out"
+    for name, is_set in (("logbus.audit.log", config.audit_log), ("logbus.audit.topic.enable", config.audit_topic_enable)):
+        if is_set and not config.authorizer_class_name:
+            return f"{name} says who was allowed what: set authorizer.class.name too, or leave it out"
     return None
 
 

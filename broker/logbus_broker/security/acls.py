@@ -20,7 +20,7 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from logbus_broker.errors import InvalidRequest
-from logbus_broker.security.state import CLUSTER_NAME, Acl, AclOperation, AclPermission, AclResourceType, PatternType
+from logbus_broker.security.state import AUDIT_TOPIC, CLUSTER_NAME, Acl, AclOperation, AclPermission, AclResourceType, PatternType
 
 ANY_NAME = "*"  # as the name of a literal pattern, as a host, and in `User:*`
 _EVERYBODY = "User:*"
@@ -145,7 +145,8 @@ class AclIndex:
             allowing = next((acl for _, acl in self.ranges(principal, host, name)), None)
         if allowing is not None:
             return Verdict(True, allowing)
-        return Verdict(not has_acls and self._allows_if_no_acl_found and not needs_acl)
+        is_open = self._allows_if_no_acl_found and not needs_acl and name != AUDIT_TOPIC
+        return Verdict(not has_acls and is_open)
 
     def ranges(self, principal: str, host: str, topic: str) -> Iterator[tuple[AllowedRange, Acl]]:
         """What the principal may read of the topic if it may not read all of it, sorted."""

@@ -19,10 +19,11 @@ from logbus_broker.protocol.api import APIS, ApiKey, ErrorCode
 from logbus_broker.protocol.batch import read_header
 from logbus_broker.protocol.codec import request_class
 from logbus_broker.protocol.framing import NOWHERE
-from logbus_broker.security.state import AclOperation, AclPermission, AclResourceType, PatternType
+from logbus_broker.security.state import AUDIT_TOPIC, AclOperation, AclPermission, AclResourceType, PatternType
 
 from tests.support.batches import plain_batch
 from tests.support.engine import Harness, batch, produced
+from tests.support.logs import read_all
 from tests.support.two_fetch_paths import PLENTY, fetch_frame
 from tests.support.two_paths import Rivals, produce_frame
 from tests.support.wire import Wanted
@@ -175,8 +176,8 @@ def test_what_has_no_acls_may_be_left_to_everybody_but_not_the_acls_themselves(t
     assert produced_by(broker) == DENIED, "now it has one"
 
 
-def produced_by(broker: Harness) -> int:
-    pending = broker.produce(batch(b"a"))
+def produced_by(broker: Harness, topic: str = "clicks") -> int:
+    pending = broker.produce(batch(b"a"), topic)
     broker.settle()
     return int(produced(pending).error_code)
 
@@ -328,6 +329,10 @@ def audit_log() -> Iterator[StringIO]:
     stream = StringIO()
     set_up_audit_log(stream)
     yield stream
+    leave_audit_log()
+
+
+def leave_audit_log() -> None:
     for handler in list(audit.handlers):
         audit.removeHandler(handler)
         handler.close()
@@ -360,3 +365,63 @@ def test_who_changed_what_and_who_was_refused_is_written_down(
     ]
     assert written[-1]["reason"] == "no ACL allows it; 'ALLOW DELETE to User:ann from * on LITERAL TOPIC clicks' would"
     assert f"User:ann from  may not DELETE TOPIC clicks: {written[-1]['reason']}" in caplog.messages
+
+
+def audited(broker: Harness) -> list[dict[str, str]]:
+    """What the topic has, for whom the requests come from."""
+    broker.flush()
+    assert broker.fetched(broker.fetch(Wanted(topic=AUDIT_TOPIC))).error_code == 0
+    return [json.loads(record.value or b"") for record in read_all(broker.engine.partitions.get(AUDIT_TOPIC, 0).log)]
+
+
+def test_the_same_lines_are_records_of_a_topic_that_only_whom_an_acl_names_may_read(tmp_path: Path, audit_log: StringIO) -> None:
+    """A refusal to read it is a line like others: one for each, as few as of any kind."""
+    broker = Harness(tmp_path, **ON, audit_topic_enable=True, allow_everyone_if_no_acl_found=True)
+    broker.create("clicks")
+    broker.origin = ANN
+    for _ in range(20):
+        assert broker.fetched(broker.fetch(Wanted(topic=AUDIT_TOPIC))).error_code == DENIED
+        assert produced_by(broker, AUDIT_TOPIC) == DENIED
+    broker.origin = NOWHERE
+    assert produced_by(broker, AUDIT_TOPIC) == ErrorCode.INVALID_TOPIC_EXCEPTION
+    lines = audited(broker)
+    assert lines == [json.loads(line) for line in audit_log.getvalue().splitlines()]
+    expected = [("allowed", "CREATE_TOPICS", "CLUSTER kafka-cluster"), *[("denied", "FETCH", f"TOPIC {AUDIT_TOPIC}")] * 3]
+    assert [(line["message"], line["api"], line["resource"]) for line in lines if line["api"] != "PRODUCE"] == expected
+    grant(broker, acl(AclOperation.READ, AUDIT_TOPIC))
+    broker.origin = ANN
+    assert audited(broker)[-1]["api"] == "CREATE_ACLS"
+
+
+def test_lines_that_cannot_be_written_are_kept_up_to_a_limit_and_hold_nothing_up(tmp_path: Path, audit_log: StringIO) -> None:
+    """As in a cluster while others lead all its partitions."""
+    broker = Harness(tmp_path, **ON, audit_topic_enable=True)
+    broker.create("clicks")
+    before = audited(broker)
+    led, place = broker.engine.partitions.led_by_name, (AUDIT_TOPIC, 0)
+    partition = led.pop(place)
+    for number in range(3_000):
+        audit.info("%d %s", number, "x" * 900)
+    for _ in range(3):
+        assert produced_by(broker) == 0
+        broker.settle(after_ms=1_500)
+    trouble = "this broker leads none of its 1 partitions"
+    assert broker.engine.health.troubles == {f"writing to {AUDIT_TOPIC}": trouble}
+    led[place] = partition
+    broker.settle(after_ms=1_500)
+    *written, left_out = [int(line["message"].partition(" ")[0]) for line in audited(broker)[len(before) :]]
+    assert (written, left_out) == (list(range(len(written))), 3_000 - len(written))
+    assert 1_000 < len(written) < 1_100, "a megabyte"
+    assert not broker.engine.health.troubles
+
+
+def test_a_log_that_is_offline_keeps_its_lines_to_itself(tmp_path: Path, audit_log: StringIO) -> None:
+    broker = Harness(tmp_path, **ON, audit_topic_enable=True)
+    broker.create("clicks")
+    audited(broker)
+    broker.engine.partitions.get(AUDIT_TOPIC, 0).log.go_offline("the disk is gone")
+    broker.create("views")
+    for _ in range(3):
+        broker.settle(after_ms=1_500)
+    assert produced_by(broker, "views") == 0
+    assert broker.engine.health.troubles == {f"writing to {AUDIT_TOPIC}": "the disk is gone"}
