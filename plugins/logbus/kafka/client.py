@@ -36,7 +36,7 @@ from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec, Resou
 
 from logbus import errors, waiting
 from logbus.kafka import tokens
-from logbus.kafka.errors import ANYBODY, AWAY, LOGIN_REFUSED, ConnectionReports, explain, unavailable
+from logbus.kafka.errors import ANYBODY, AWAY, FINAL, ConnectionReports, explain, unavailable
 
 # A partition of a topic: the key of all offsets.
 PartitionId = tuple[str, int]
@@ -138,7 +138,7 @@ class Client:
         self._asked_at = 0.0  # the last request
         self._making = Lock()
         self._admin: AdminClient | None = None
-        self._connections = ConnectionReports(logger)
+        self._connections = ConnectionReports(logger, str(config.get("security.protocol", "PLAINTEXT")))
 
     @classmethod
     def for_command(cls, config: Mapping[str, Any]) -> Client:
@@ -232,9 +232,9 @@ class Client:
 
     def _why_away(self, since: float) -> str | None:
         """Why the broker is taken to be away after a silence since then; None while it may only be slow. A login that it refuses
-        needs no waiting: it will not accept it later."""
+        needs no waiting: it will not accept it later, nor speak another protocol."""
         handshake = self._failed_handshake()
-        if handshake is not None and handshake.code() in LOGIN_REFUSED:
+        if handshake is not None and handshake.code() in FINAL:
             return handshake.str()
         limit = self.timeout_seconds if self._has_answered else min(self.timeout_seconds, self.first_answer_seconds_max)
         if time.monotonic() - since < limit:
