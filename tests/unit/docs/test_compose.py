@@ -58,6 +58,23 @@ def test_volumes_and_mounted_directories_are_there(name: str) -> None:
             assert source in COMPOSE["volumes"]
 
 
+def test_no_program_can_read_what_another_one_logs_in_to_the_broker_with() -> None:
+    """Who mounts a volume of `security`, and how; only `security` has the authority and may write."""
+    mounts = {
+        (name, *volume.split(":"))
+        for name, service in SERVICES.items()
+        for volume in service.get("volumes", [])
+        if "secured" in volume.split(":")[0] and name != "security"
+    }
+    shared = "/var/lib/secured/shared"
+    owners = {"broker": ["broker"], "admin": ["provisioner"], "exporter": ["exporter"]}
+    owners["airflow"] = [name for name in SERVICES if name.startswith("airflow-")]
+    assert mounts == {
+        (owner, f"secured-{folder}", f"{shared}/{folder}", "ro") for folder, names in owners.items() for owner in names
+    }
+    assert "allow.unauthenticated" not in FILE.read_text().replace("logbus.metrics.allow.unauthenticated", "")
+
+
 def test_ports_are_published_on_loopback_only_and_once() -> None:
     published = [port for service in SERVICES.values() for port in service.get("ports", [])]
     assert all(port.startswith("127.0.0.1:") for port in published)
