@@ -415,7 +415,7 @@ def _target(
         raise InvalidReplicaAssignment(f"{name}: no live broker has the id {missing[0]}")
     if len(target) < insync_min and len(target) < len(originals(current, index)):
         raise InvalidReplicaAssignment(
-            f"{name}: {len(target)} replicas are fewer than min.insync.replicas={insync_min}: acks=all would never be answered. "
+            f"{name}: fewer replicas ({len(target)}) than min.insync.replicas={insync_min}: acks=all would never be answered. "
             "Lower that setting first"
         )
     return target

@@ -37,10 +37,14 @@ def command(config: Mapping[str, Any], shows_all: bool, as_json: bool) -> None:
         )
     findings = list(broker_checks.cluster_findings(facts))
     for finding in findings:
-        output.echo_err(f"{finding.severity}: {finding.message}\n    {finding.advice}")
+        output.echo_err(f"{finding.severity}: {finding.message}")
+        output.echo_err(f"    {finding.advice}")
     offline, behind = len(facts.offline), len(facts.under_replicated)
-    if offline or behind or any(finding.severity is checks.Severity.ERROR for finding in findings):
+    if offline or behind:
         raise UnderReplicated(f"{many(offline, 'partition')} without a leader, {behind} with replicas out of sync")
+    for finding in findings:
+        if finding.severity is checks.Severity.ERROR:
+            raise UnderReplicated(finding.message)
 
 
 def is_noteworthy(partition: cluster.PartitionReplicas) -> bool:

@@ -98,9 +98,12 @@ def cluster_findings(facts: cluster.ClusterFacts) -> Iterator[Finding]:
     failed = [part for part in facts.partitions if live.intersection(part.offline)]
     if failed:
         yield error("cluster", f"a live broker has no usable log of {named(failed)}", "its /health and its log say why")
-    behind_live = [part for part in facts.under_replicated if live.intersection(part.replicas).difference(part.in_sync)]
-    if behind_live:
-        yield warning("cluster", f"a live broker is not in sync: {named(behind_live)}", "it catches up; if not, its log says why")
+    for broker in sorted(live):
+        replicas, _, behind = facts.counts(broker)
+        catching_up = sum(part.is_moving and broker in part.adding for part in facts.partitions)
+        if behind > catching_up:
+            advice = "it has just died, or catches up after a start; if neither, its log and its /health say why"
+            yield warning("cluster", f"broker {broker} is not in sync in {behind} of {many(replicas, 'replica')}", advice)
     few = [part for part in facts.partitions if part.topic == cluster.OFFSETS_TOPIC and not part.is_moving]
     few = [part for part in few if len(part.replicas) < min(facts.offsets_factor or 0, len(live))]
     if few:
