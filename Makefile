@@ -5,6 +5,7 @@ SHELL := /bin/bash
 VENV := .venv
 RUN := $(VENV)/bin
 READY := $(VENV)/.ready
+UV = $(or $(shell command -v uv),.tools/uv/bin/uv)
 # Many images set it. Here it costs time: the suite and the demo start hundreds of processes, and each would compile our modules again.
 unexport PYTHONDONTWRITEBYTECODE
 
@@ -74,6 +75,16 @@ compose-up:  ## the whole platform in containers (docs/compose.md): secrets to .
 	@chmod -R a+rX dags docker docs/prometheus docs/grafana  # mounted; PostgreSQL, Prometheus and Grafana read them as users of their own
 	@docker compose -f docker-compose.airflow.yml up --build --detach --wait
 
+sbom: $(READY)  ## what each of the two distributions installs, with hashes, as CycloneDX: build/sbom/NAME.cdx.json
+	@mkdir -p build/sbom
+	@for name in logbus logbus-broker; do $(UV) export --quiet --frozen --no-dev --all-extras --preview-features sbom-export \
+		--format cyclonedx1.5 --package $$name --output-file build/sbom/$$name.cdx.json >/dev/null && echo build/sbom/$$name.cdx.json; done
+
+audit: $(READY)  ## known vulnerabilities of what uv.lock has, asked of https://api.osv.dev (OSV=URL: another that speaks its API)
+	@$(UV) audit --frozen --preview-features audit $(if $(OSV),--service-url $(OSV)); status=$$?; \
+	if [ $$status -eq 2 ]; then echo "make audit: no answer on vulnerabilities: it needs $(or $(OSV),https://api.osv.dev) (behind a proxy, set HTTPS_PROXY)" >&2; fi; \
+	exit $$status
+
 docs: $(READY)  ## the documentation site, into site/
 	@$(RUN)/python -m scripts.site build/pages
 	@NO_MKDOCS_2_WARNING=1 $(RUN)/python -m mkdocs build --strict
@@ -88,4 +99,4 @@ pictures: $(READY)  ## docs/pictures, from the running pages (needs Chromium)
 clean:  ## remove the environment, the demo's data and caches
 	rm -rf $(VENV) .tools .logbus benchmarks/out .mypy_cache .ruff_cache .pytest_cache .hypothesis site build
 
-.PHONY: help env java demo cluster cluster-down test test-all test-disturbed proof sim soak check grid first-hour bench compose-up docs docs-serve pictures clean
+.PHONY: help env java demo cluster cluster-down test test-all test-disturbed proof sim soak check grid first-hour bench compose-up sbom audit docs docs-serve pictures clean

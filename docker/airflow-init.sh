@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Creates what Airflow's components need before they start: the databases' roles, Airflow's tables, the ledger, the pool, the
-# connections, the users. Can be run again at any time; all secrets are passed by environment.
+# connections, the users. Can be run again at any time; secrets are passed by environment, that of the broker in a file.
 set -euo pipefail
 
 # The roles' passwords are in a file for as long as this takes: a command line is not for secrets.
@@ -15,7 +15,7 @@ ROLES
 LOGBUS_WAREHOUSE_URL=$LOGBUS_POSTGRES_URL logbus roles --airflow-database airflow --passwords "$passwords" --execute
 
 airflow db migrate
-logbus airflow setup --bootstrap-server "$LOGBUS_BOOTSTRAP_SERVER" --master "$LOGBUS_SPARK_MASTER"
+logbus airflow setup --master "$LOGBUS_SPARK_MASTER"
 logbus ledger upgrade
 
 # Two users, each with its own password. For more than a handful use an auth manager with groups; Airflow documents them.

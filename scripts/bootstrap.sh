@@ -40,7 +40,7 @@ if [ -z "$uv" ]; then
   if [ ! -x "$uv" ]; then
     echo "getting uv (into .tools/) ..." >&2
     "$python" -m venv .tools/uv || { echo "error: $python cannot make virtual environments (Debian: apt-get install python3-venv)" >&2; exit 1; }
-    .tools/uv/bin/pip install --quiet --disable-pip-version-check uv
+    .tools/uv/bin/pip install --quiet --disable-pip-version-check --require-hashes --requirement scripts/uv.txt
   fi
 fi
 

@@ -7,6 +7,7 @@ argparse, because startup time matters: the friendlier libraries take longer to 
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import sys
@@ -69,6 +70,8 @@ def serve(arguments: Namespace) -> None:
     try:
         config = load_config(arguments.config, arguments.override)
         logs.set_up_logging(sys.stderr, level=arguments.log_level, form=config.log_format)
+        for sentence in config.unknown_settings:
+            logging.getLogger("broker.config").warning("%s", sentence)
         if config.audit_log:
             with errors.storage_errors("open logbus.audit.log"):
                 file = os.open(config.audit_log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)

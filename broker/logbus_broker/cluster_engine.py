@@ -33,7 +33,7 @@ from logbus_broker.log import log_directory, manager
 from logbus_broker.log.high_watermark import ReplicatedHighWatermark
 from logbus_broker.log.partition import Partition
 from logbus_broker.log.thread_pool import ThreadPool
-from logbus_broker.replication import interfaces, lifecycle, replica_fetcher, replica_manager, replicas
+from logbus_broker.replication import interfaces, lifecycle, replica_fetcher, replica_manager, replicas, replication_quota
 from logbus_broker.replication.leader import Leader
 
 logger = logging.getLogger("broker.cluster_engine")
@@ -130,11 +130,14 @@ class Cluster:
         self._peers = environment.connect(self)
         self._fetchers = replica_fetcher.ReplicaFetcherManager(self._fetcher_of)
         self._is_noting = False
+        self._quota = replication_quota.ReplicationQuota(config.broker_id)
         self._start: lifecycle.ClusterStartup | None = None
         self._leaving: lifecycle.ControlledShutdown | None = None
         self._wants_to_leave: Callable[[], None] | None = None
         self._endpoints: dict[int, metadata_image.Endpoint] = {}
         self._processes: dict[int, int] = {}  # incarnations, by broker id
+        self._gone: dict[int, None] = {}  # other brokers whose end was logged
+        self._stopping: frozenset[int] = frozenset()  # those that were being stopped when they were last seen
 
     def attach(self, partitions: manager.PartitionManager, high_watermark: ReplicatedHighWatermark, *, on_ready: Then) -> None:
         """`on_ready` is called once: when this broker has joined the cluster, or with the reason why it cannot."""
@@ -232,12 +235,16 @@ class Cluster:
             cluster_id=self.member.registration.cluster_id,
             peers=self._peers,
             monotonic=self._clock.monotonic,
+            quota=self._quota,
         )
 
     # Connections to other brokers
 
     def reached(self, broker: int) -> None:
         """A connection is open and the broker has answered on it."""
+        if broker in self._gone:
+            del self._gone[broker]
+            logger.info("broker %d is back", broker)
         self._fetchers.reached(broker)
         self.failure_detector.reached(broker)
         self.controller.suspect(self.failure_detector.ids)
@@ -249,6 +256,8 @@ class Cluster:
     def refused(self, broker: int) -> None:
         """Nothing listens at the broker's address."""
         self.failure_detector.refused(broker, self._clock.monotonic())
+        if broker in self.failure_detector.ids:
+            self._tell_gone(broker, self.member.image, "its port refuses connections")
         self.controller.suspect(self.failure_detector.ids)
 
     # The image
@@ -258,6 +267,8 @@ class Cluster:
         self.store.saw(image.position, self.member.watcher.newest_entry_birth)
         self._directory.metadata_seen = self.store.newest_seen.to_json()
         self._note_seen()
+        self._tell_of_brokers(image)
+        self._learn_quotas(image)
         self.leader.learn_brokers(image)
         self.failure_detector.learn(image)
         self.controller.suspect(self.failure_detector.ids)
@@ -277,6 +288,36 @@ class Cluster:
             self._note_seen()
         else:
             logger.error("could not note the metadata that was seen: %s", error)
+
+    def _learn_quotas(self, image: metadata_image.MetadataImage) -> None:
+        """As in Kafka, lists of replicas count only where a topic has one of its own; the rates are this broker's."""
+        topics = [
+            (topic, self.settings.of_topic(image, name)) for name in image.topic_settings if (topic := image.topics.get(name))
+        ]
+        broker = self.settings.of_topic(image, "")
+        led = {topic.topic_id.bytes: config.leader_throttled_replicas for topic, config in topics}
+        followed = {topic.topic_id.bytes: config.follower_throttled_replicas for topic, config in topics}
+        self.leader.server.quota.learn(broker.leader_throttled_rate, led)
+        if self._quota.learn(broker.follower_throttled_rate, followed):
+            self._fetchers.quota_changed()
+
+    def _tell_of_brokers(self, image: metadata_image.MetadataImage) -> None:
+        for broker in self._processes:
+            if broker not in image.brokers:
+                self._tell_gone(broker, image, "its session with ZooKeeper has ended")
+        # What says that a broker is being stopped may vanish before the broker does.
+        self._stopping = (self._stopping | image.leaving) & image.brokers.keys()
+
+    def _tell_gone(self, broker: int, image: metadata_image.MetadataImage, why: str) -> None:
+        """Once for each end, by whichever sign of it comes first."""
+        if broker in self._gone:
+            return
+        self._gone[broker] = None
+        if broker in self._stopping:
+            logger.info("broker %d has been stopped", broker)
+            return
+        led = sum(state.leader == broker for topic in image.topics.values() for state in topic.states)
+        logger.warning("broker %d is gone: %s. Partitions that it led and that get another leader: %d", broker, why, led)
 
     def _know_peers(self, image: metadata_image.MetadataImage) -> None:
         listener = self._config.inter_broker_listener

@@ -9,6 +9,7 @@ import functools
 import uuid
 from collections.abc import Callable
 
+from logbus_broker import logs
 from logbus_broker.api import groups, handler, metadata, produce
 from logbus_broker.api.group_loader import GroupLoader
 from logbus_broker.api.metadata_source import MetadataSource
@@ -88,6 +89,10 @@ def build_context(
 
         context.authorizer = Authorizer(context.security, config)
         context.security.on_change = functools.partial(context.authorizer.acls_changed, purgatory)
+    if config.audit_topic_enable:
+        from logbus_broker.api.audit_topic import AuditTopic  # nor this
+
+        logs.set_up_audit_log(AuditTopic(context))
     context.groups.on_unstored = functools.partial(groups.store_group, context=context)
     group_loader = GroupLoader(context)
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Mapping
-from typing import TextIO
+from typing import Protocol, TextIO
 
 LINES_PER_WINDOW = 5
 WINDOW_SECONDS = 10.0
@@ -33,7 +33,15 @@ def set_up_logging(stream: TextIO, *, level: str, form: str) -> None:
     logging.basicConfig(level=level, handlers=[handler], force=True)
 
 
-def set_up_audit_log(stream: TextIO) -> None:
+class Lines(Protocol):
+    """Takes lines, each with its end: a file, or a topic."""
+
+    def write(self, line: str, /) -> object: ...
+
+    def flush(self) -> object: ...
+
+
+def set_up_audit_log(stream: Lines) -> None:
     """Send what `broker.audit` logs to `stream`, as JSON lines. Refusals, which anybody can cause, are bounded as all other
     events are; each change that was allowed has its line."""
     refusals, changes = BoundedHandler(stream), logging.StreamHandler(stream)
@@ -110,10 +118,10 @@ class _Window:
         self.suppressed = 0
 
 
-class BoundedHandler(logging.StreamHandler[TextIO]):
+class BoundedHandler(logging.StreamHandler[Lines]):
     """Writes the first LINES_PER_WINDOW records of each event class per WINDOW_SECONDS, and counts the rest."""
 
-    def __init__(self, stream: TextIO) -> None:
+    def __init__(self, stream: Lines) -> None:
         super().__init__(stream)
         self._windows: dict[tuple[str, str], _Window] = {}
 

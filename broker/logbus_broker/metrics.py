@@ -138,6 +138,8 @@ def _replicas(engine: Engine, partitions: list[Partition]) -> Families:
         names.TROUBLES: [Sample(len(engine.health.troubles))],
         names.DEFECTS: [Sample(engine.health.defects)],
         names.ACTIVE_CONTROLLERS: [Sample(1)],
+        names.ELECTIONS: [Sample(0)],
+        names.UNCLEAN_ELECTIONS: [Sample(0)],
         names.TOPICS: [Sample(len(engine.partitions.registry))],
         names.ALL_PARTITIONS: [Sample(len(partitions))],
         names.BROKER_STATE: [Sample(_BROKER_RUNNING)],
@@ -161,6 +163,8 @@ def _clustered(cluster: Cluster, now: float) -> Families:
         names.MAX_LAG: [_max_lag(cluster.replica_manager.lag_max)],
         names.OFFLINE_PARTITIONS: [Sample(without_leader if is_controller else 0)],
         names.ACTIVE_CONTROLLERS: [Sample(int(is_controller))],
+        names.ELECTIONS: [Sample(cluster.controller.elections)],
+        names.UNCLEAN_ELECTIONS: [Sample(cluster.controller.unclean_elections)],
         names.ALL_PARTITIONS: [Sample(sum(topic.partition_count for topic in image.topics.values()))],
         names.AWAY_SECONDS: [Sample(0 if away_since is None else now - away_since)],
     }

@@ -33,7 +33,7 @@ from logbus_broker.network.poller import Poller, Wakeup
 from logbus_broker.network.prometheus import CONTENT_TYPE
 from logbus_broker.network.server import Server
 from logbus_broker.network.throttling import Throttle
-from logbus_broker.security.exposure import WORDS, reach_of, why_closed
+from logbus_broker.security.exposure import allowed_by, reach_of, why_closed
 
 if TYPE_CHECKING:  # a standalone broker imports none of this
     from logbus_broker.cluster.store import Store
@@ -268,17 +268,19 @@ class LogBroker:
     def _refuse_if_exposed(self) -> None:
         for listener, address in self._bound:
             reason = why_closed(listener, address, self._config)
-            if reason and not self._config.allow_unauthenticated:
+            if reason and not allowed_by(listener, self._config):
                 raise errors.StartupError(reason)
 
     def _warn_if_exposed(self) -> None:
         for listener, address in self._bound:
             if why_closed(listener, address, self._config):
+                access = "sees all metrics" if listener == self._config.metrics_listener else "has full access"
                 logger.warning(
-                    "%s is %s, and there is no authentication: anyone who can connect has full access (%s=true)",
+                    "%s is %s, and there is no authentication: anyone who can connect %s (%s=true)",
                     listener,
                     reach_of(address),
-                    WORDS,
+                    access,
+                    allowed_by(listener, self._config),
                 )
 
     def _check_open_files(self) -> None:

@@ -240,11 +240,11 @@ def other(settings: dict[str, str], **changed: str | None) -> dict[str, str]:
 @pytest.mark.parametrize(
     ("listener", "port", "changed", "sentence"),
     [
-        ("PLAINTEXT", "SASL_SSL", {}, "ends each connection at once: security.protocol is not what this listener speaks"),
-        ("PLAINTEXT", "SASL_PLAINTEXT", {}, "ends each connection at once: security.protocol is not what this listener speaks"),
-        ("SSL", "SASL_SSL", {}, "ends each connection at once: security.protocol is not what this listener speaks"),
-        ("SASL_SSL", "SASL_PLAINTEXT", {}, "no TLS connection to .*Set security.protocol to SSL or SASL_SSL only if the port speaks TLS"),
-        ("SASL_PLAINTEXT", "PLAINTEXT", {}, "authentication with .* failed: .*Check sasl.mechanism"),
+        ("PLAINTEXT", "SASL_SSL", {}, "speaks SASL_SSL, and security.protocol is PLAINTEXT: set it to SASL_SSL, and sasl.mechanism to one of .*SCRAM"),
+        ("PLAINTEXT", "SASL_PLAINTEXT", {}, "speaks SASL_PLAINTEXT, and security.protocol is PLAINTEXT"),
+        ("SSL", "SASL_SSL", {}, "speaks SASL_SSL, and security.protocol is SSL"),
+        ("SASL_SSL", "SASL_PLAINTEXT", {}, "speaks SASL_PLAINTEXT, and security.protocol is SASL_SSL"),
+        ("SASL_PLAINTEXT", "PLAINTEXT", {}, "speaks PLAINTEXT, and security.protocol is SASL_PLAINTEXT: set it to PLAINTEXT"),
         ("SASL_SSL", "SASL_SSL", {"ssl_ca_location": None}, "certificate could not be verified.*ssl.ca.location"),
         ("SASL_SSL", "SASL_SSL", {"sasl_password": "x"}, "authentication with .* failed: .*sasl.password"),
         ("SSL", "SSL", {"ssl_certificate_location": None, "ssl_key_location": None}, "wants a certificate of this client.*set ssl.certificate.location"),

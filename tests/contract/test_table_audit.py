@@ -25,9 +25,9 @@ KEPT = {"retention.ms": "-1"}
 def audited(bootstrap: str, warehouse_url: str, topic: str, offsets: list[int]) -> TableReport:
     engine = connect(warehouse_url)
     with engine.begin() as connection:
-        connection.exec_driver_sql('create table theirs (partition int, "offset" bigint)')
+        connection.exec_driver_sql('create table theirs (partition int, "offset" bigint, "timestamp" bigint)')
         for offset in offsets:
-            connection.exec_driver_sql("insert into theirs values (0, %s)", (offset,))
+            connection.exec_driver_sql("insert into theirs values (0, %s, %s)", (offset, HOUR_MS + offset * 600_000))
     log = Topics(Client({"bootstrap.servers": bootstrap}, timeout_seconds=PATIENCE_SECONDS))
     with postgres_table(engine, "theirs", Columns()) as table:
         return audit_table(log, table, topic, NOW)
@@ -40,7 +40,8 @@ def test_what_a_log_has_and_has_no_longer(kind: str, request: pytest.FixtureRequ
     create_topic(bootstrap, topic, config=KEPT)
     send(bootstrap, topic, [{"value": b"v", "timestamp": HOUR_MS + number * 600_000} for number in range(8)])
     delete_before(bootstrap, topic, 0, 2)
-    first, second = audited(bootstrap, warehouse_url, topic, [0, 1, 2, 3, 3, 5, 6]).hours
+    first, second = audited(bootstrap, warehouse_url, topic, [0, 1, 2, 3, 3, 5, 6, 8]).hours
+    assert (first.foreign, second.foreign) == (0, 1), "one after the log's end"
     assert (first.records, first.missing.count, first.doubled.count, len(first.unknown)) == (1, 0, 0, 1)
     assert [str(part) for part in (*second.missing.first, *second.doubled.first)] == [
         f"{topic}-0 [4, 5)",

@@ -20,6 +20,9 @@ import pytest
 import yaml
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient
+from logbus import errors
+from logbus.cli.secure_home import USERS
+from logbus.kafka import client_config
 from logbus.kafka.client import Client
 from logbus.kafka.topics import Topics
 from logbus.loads.engine import connect, libpq_uri
@@ -36,8 +39,9 @@ from tests.support.postgres import server_directory  # noqa: F401
 from tests.support.prometheus_server import prometheus
 from tests.support.topics import create_topic
 
-SHORT = ("broker", "spark-master", "spark-worker", "exporter", "airflow-apiserver")
+SHORT = ("security", "broker", "spark-master", "spark-worker", "exporter", "airflow-apiserver")
 LONG = ("airflow-scheduler", "airflow-dag-processor", "airflow-triggerer")
+ONCE = ("provisioner", "airflow-init")
 
 
 @pytest.fixture(scope="module")
@@ -45,8 +49,12 @@ def running(server_directory: Path) -> Iterator[PlainServices]:  # noqa: F811
     """All but Airflow's components that depend on the api-server. Independent services start in parallel."""
     with PlainServices(server_directory / "compose") as made:
         made.start_postgres()
-        begun = {name: made.start(name) for name in ("broker", "spark-master", "spark-worker")}
-        made.run("airflow-init")
+        begun = {name: made.start(name) for name in ("security", "spark-master", "spark-worker")}
+        made.wait_until_healthy("security", begun["security"])
+        begun["broker"] = made.start("broker")
+        made.wait_until_healthy("broker", begun["broker"])
+        for name in ONCE:
+            made.run(name)
         begun |= {name: made.start(name) for name in ("airflow-apiserver", "exporter")}
         for name, process in begun.items():
             made.wait_until_healthy(name, process)
@@ -54,13 +62,13 @@ def running(server_directory: Path) -> Iterator[PlainServices]:  # noqa: F811
 
 
 def test_every_service_of_our_image_is_run_here() -> None:
-    assert {*SHORT, *LONG, "airflow-init"} == set(services(own=True))
+    assert {*SHORT, *LONG, *ONCE} == set(services(own=True))
 
 
 def test_the_health_check_of_a_service_that_is_not_there_fails(running: PlainServices, tmp_path: Path) -> None:
     with PlainServices(tmp_path / "nobody") as nobody:
         for name in services(own=True):
-            if name != "airflow-init":
+            if name not in ONCE:
                 assert nobody.health(name).returncode == 1, name
     assert running.health("broker").returncode == 0
 
@@ -71,16 +79,37 @@ def test_init_leaves_the_passwords_to_their_owner_and_out_of_every_log(running: 
     assert set(json.loads(path.read_text())) == {"admin", "viewer"}
     output = "".join(log.read_text() for log in (running.directory / "run").glob("*.log"))
     assert "ready: the components may start" in output
-    assert not [name for name, secret in running.secrets.items() if secret in output]
+    of_brokers_users = dict(line.split("=", 1) for line in (security_of(running) / "users").read_text().splitlines())
+    assert of_brokers_users.keys() == set(USERS)
+    typed = str([process.info["cmdline"] for process in psutil.process_iter(["cmdline"])])
+    assert not [name for name, secret in (running.secrets | of_brokers_users).items() if secret in output + typed]
 
 
-def test_programs_on_the_host_have_a_listener_of_their_own(running: PlainServices) -> None:
-    """Clients connect to the address that the broker advertises, so a container's address would be unreachable for them."""
+def security_of(running: PlainServices) -> Path:
+    return running.directory / "secured" / "security"
+
+
+def test_a_program_on_the_host_gets_all_that_it_needs_by_one_command(running: PlainServices, tmp_path: Path) -> None:
+    """And a listener of its own: clients connect to the address that the broker advertises, and a container's would be
+    unreachable."""
+    command = ["logbus", "connect", "--for", "java", "--user", "shipper", "--advertised-listener", "localhost:29092"]
+    printed = processes.run(running.words(command), seconds_max=PATIENCE_SECONDS, env=running.environment("security"))
+    assert printed.returncode == 0, printed.stderr
+    (tmp_path / "shipper.properties").write_text(printed.stdout)
+    settings = client_config.read_client_config(tmp_path / "shipper.properties")
+    assert settings["bootstrap.servers"] == f"127.0.0.1:{running.ports['29092']}"
     for port in ("29092", "9092"):
-        told = (
-            AdminClient({"bootstrap.servers": f"127.0.0.1:{running.ports[port]}"}).list_topics(timeout=PATIENCE_SECONDS).brokers
-        )
+        address = {"bootstrap.servers": f"127.0.0.1:{running.ports[port]}"}
+        told = AdminClient(settings | address).list_topics(timeout=PATIENCE_SECONDS).brokers
         assert [one.port for one in told.values()] == [int(running.ports[port])]
+        for refused in (
+            address,
+            settings | address | {"sasl.password": "wrong"},
+            settings | address | {"sasl.username": "spark"},
+        ):
+            client = Client.for_command(refused)
+            with pytest.raises(errors.UserError, match=r"sasl\.password|security\.protocol"):
+                client.ask(client.ask_cluster)
 
 
 def test_each_program_has_a_role_of_its_own_that_reaches_one_database_and_is_no_superuser(running: PlainServices) -> None:
@@ -133,6 +162,9 @@ def test_each_user_logs_in_with_the_password_of_the_env_file_and_no_other(runnin
             token(running, user, password)
     connections = {one["connection_id"]: one for one in ask(running, "/api/v2/connections", admin)["connections"]}
     assert {"kafka_default", "warehouse_default", "spark_default"} <= set(connections)
+    kafka = json.loads(connections["kafka_default"]["extra"])
+    assert (kafka["security.protocol"], kafka["sasl.username"]) == ("SASL_SSL", "airflow")
+    assert kafka["ssl.ca.pem"] == (security_of(running) / "ca.pem").read_text()
     assert connections["spark_default"]["host"] == f"spark://127.0.0.1:{running.ports['7077']}"
     assert ask(running, "/api/v2/pools/logbus_load", admin)["slots"] == 1
     assert "logbus" in {one["name"] for one in ask(running, "/api/v2/plugins", admin)["plugins"]}
@@ -160,10 +192,10 @@ def test_prometheus_scrapes_both_with_the_configuration_of_the_docs(running: Pla
 
 @pytest.mark.long
 def test_an_hour_is_loaded_by_an_application_on_the_cluster(running: PlainServices) -> None:
-    bootstrap, now = f"127.0.0.1:{running.ports['9092']}", datetime.now(UTC)
-    environment = running.environment("airflow-scheduler")
-    create_topic(bootstrap, "clicks", partitions=2)
-    producer, stamp = Producer({"bootstrap.servers": bootstrap}), milliseconds(now - timedelta(hours=2))
+    environment, now = running.environment("airflow-scheduler"), datetime.now(UTC)
+    settings = client_config.read_client_config(Path(environment["LOGBUS_CLIENT_CONFIG"]))
+    create_topic(settings["bootstrap.servers"], "clicks", settings, partitions=2)
+    producer, stamp = Producer(settings), milliseconds(now - timedelta(hours=2))
     for number in range(100):
         producer.produce("clicks", b"line %d" % number, partition=number % 2, timestamp=stamp)
     assert producer.flush(PATIENCE_SECONDS) == 0
@@ -171,10 +203,10 @@ def test_an_hour_is_loaded_by_an_application_on_the_cluster(running: PlainServic
     ledger = Ledger(engine)
     ledger.register(
         Pipeline(name="clicks", topic="clicks", table="clicks", parse="lines"),
-        Topics(Client({"bootstrap.servers": bootstrap})),
+        Topics(Client(settings)),
         now,
     )
-    options = ["--pipeline", "clicks", "--bootstrap-server", bootstrap, "--master", f"spark://127.0.0.1:{running.ports['7077']}"]
+    options = ["--pipeline", "clicks", "--master", f"spark://127.0.0.1:{running.ports['7077']}"]
     result = processes.run(running.words(["logbus", "load", *options]), seconds_max=180, env=environment, cwd=PROJECT)
     assert result.returncode == 0, result.stdout + result.stderr
     (window,) = ledger.windows("clicks")

@@ -15,8 +15,8 @@ import pytest
 from airflow.dag_processing.dagbag import DagBag
 from logbus.cli.stack import project_directory
 from logbus.loads.engine import connect
-from logbus.loads.target import ensure_target
-from logbus.windows.table_names import parse_table
+from logbus.loads.sinks import sink_for
+from logbus.model import Pipeline
 from sqlalchemy import make_url, text
 
 from scripts.grid import uv_program
@@ -39,7 +39,8 @@ def dbt() -> Iterator[Path]:
 
 def test_a_batch_of_dbt_holds_its_proven_hour_and_no_other(dbt: Path, warehouse_url: str, tmp_path: Path) -> None:
     url, engine = make_url(warehouse_url), connect(warehouse_url)
-    ensure_target(engine, parse_table("page_views"), {"url": "text", "visitor": "bigint"})
+    pipeline = Pipeline(name="page_views", topic="t", table="page_views", parse="raw")
+    sink_for(pipeline, engine).ensure_target({"url": "text", "visitor": "bigint"})
 
     def execute(*statements: str) -> None:
         with engine.begin() as connection:

@@ -99,6 +99,6 @@ def fill_ledger(made: Platform) -> None:
     retention = RetentionStore(engine)
     with retention.only_run("retention__test", made.now) as number:
         retention.end_run(number, ["held back for too long"], None, made.now)
-    hour = HourAudit(start=made.at(0), records=3, missing=Spans(count=1))
+    hour = HourAudit(start=made.at(0), records=3, missing=Spans(count=1), foreign=1)
     record_report(engine, TableReport(table="theirs", topic=made.name, hours=[hour], foreign=2, problems=(), notes=()), made.now)
     engine.dispose()

@@ -15,6 +15,7 @@ from logbus_broker.protocol import replica_fetch
 from logbus_broker.replication.interfaces import PeerRequest, Then
 from logbus_broker.replication.replica_fetcher import ReplicaFetcher
 from logbus_broker.replication.replicas import FollowedPartition, FollowerHooks
+from logbus_broker.replication.replication_quota import ReplicationQuota
 
 from tests.support.batches import plain_batch, stamped
 from tests.support.engine import ManualThreadPool
@@ -85,6 +86,7 @@ class FollowerScene:
         self.partitions: dict[int, Partition] = {}
         self.replicas: dict[int, FollowedPartition] = {}
         self._directory = directory
+        self.quota = ReplicationQuota(ME)
         self.fetcher = ReplicaFetcher(
             LEADER,
             BrokerConfig(broker_id=ME),
@@ -92,6 +94,7 @@ class FollowerScene:
             cluster_id="aCluster",
             peers=self.peers,
             monotonic=self.clock.monotonic,
+            quota=self.quota,
         )
 
     def open(self, index: int = 0) -> FollowedPartition:

@@ -55,10 +55,15 @@ def mutated_frame(seed: int, number: int) -> bytes:
     """Case `number` of `seed`, preceded by its length, which may lie too."""
     chance = random.Random(f"{seed}:{number}")
     content = bytearray(_with_a_lying_batch(chance) if chance.random() < 0.15 else chance.choice(whole_frames()))
-    for _ in range(chance.choice((0, 1, 1, 1, 2, 3, 8))):
-        chance.choice(_SPOILERS)(content, chance)
+    spoil(content, chance)
     length = chance.choice(LYING_NUMBERS) if chance.random() < 0.02 else len(content)
     return struct.pack(">i", length) + content
+
+
+def spoil(content: bytearray, chance: random.Random) -> None:
+    """Damage it in up to eight places, or not at all."""
+    for _ in range(chance.choice((0, 1, 1, 1, 2, 3, 8))):
+        chance.choice(_SPOILERS)(content, chance)
 
 
 def _with_a_lying_batch(chance: random.Random) -> bytes:

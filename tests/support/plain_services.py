@@ -43,6 +43,7 @@ class PlainServices:
             "/opt/logbus": str(PROJECT),
             "/opt/venv/bin": str(Path(sys.executable).parent),
             "/var/lib/logbus": str(directory / "broker"),
+            "/var/lib/secured": str(directory / "secured"),
             "/var/lib/spark": str(directory / "spark"),
         }
         for path in ("airflow/logs", "airflow/auth", "broker", "spark"):

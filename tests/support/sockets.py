@@ -90,7 +90,7 @@ class ScriptedListener:
         self.closed = False
 
     def fileno(self) -> int:
-        return 1
+        return -1 if self.closed else 1
 
     def accept(self) -> tuple[ScriptedSocket, tuple[str, int]]:
         if not self.knocking:

@@ -28,9 +28,16 @@ def admin(bootstrap: str) -> AdminClient:
     return AdminClient({"bootstrap.servers": bootstrap})
 
 
-def create_topic(bootstrap: str, topic: str, *, partitions: int = 1, config: dict[str, str] | None = None) -> None:
+def create_topic(
+    bootstrap: str,
+    topic: str,
+    settings: Mapping[str, Any] | None = None,
+    *,
+    partitions: int = 1,
+    config: dict[str, str] | None = None,
+) -> None:
     new = NewTopic(topic, num_partitions=partitions, config=config or {})
-    client = admin(bootstrap)  # kept alive: its futures end with it
+    client = AdminClient({"bootstrap.servers": bootstrap, **(settings or {})})  # kept alive: its futures end with it
     client.create_topics([new], request_timeout=PATIENCE_SECONDS)[topic].result(PATIENCE_SECONDS)
 
 

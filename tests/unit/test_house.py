@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import ast
 import io
+import re
 import tokenize
 from collections import defaultdict
 from collections.abc import Sequence
@@ -116,6 +117,27 @@ def test_comments_say_why_where_it_was_hard() -> None:
     assert poor == []
     comments, code = sum(one.comment_lines for one in modules()), sum(one.code_lines for one in modules())
     assert 100 * comments >= COMMENTS_MIN * code, f"{comments} comment lines to {code} lines of code"
+
+
+def test_what_the_longest_tests_import_is_there() -> None:
+    """They run seldom, and nothing else would notice that they cannot even be collected. Read, since importing takes seconds."""
+    for path in sorted((PROJECT / "tests" / "soak").glob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom):
+                places = [PROJECT / root / str(node.module).replace(".", "/") for root in ("", "plugins", "broker", "spark_jobs")]
+                sources = [
+                    file for place in places for file in (place.with_suffix(".py"), place / "__init__.py") if file.exists()
+                ]
+                names = [alias.name for alias in node.names if not any((place / f"{alias.name}.py").exists() for place in places)]
+                gone = [name for name in names if not all(is_bound(name, file) for file in sources)]
+                assert gone == [], f"{path.name}: {node.module} has no {', '.join(gone)}"
+
+
+def is_bound(name: str, path: Path) -> bool:
+    """Whether a module defines or imports the name."""
+    return (
+        re.search(rf"^(?:(?:async )?def |class |    )?{name}\b|import .*\b{name}\b", path.read_text(), re.MULTILINE) is not None
+    )
 
 
 def test_a_message_is_asked_for_its_headers_in_one_place_only() -> None:

@@ -1,7 +1,8 @@
 """DescribeAcls, CreateAcls and DeleteAcls: who may do what, as administrators see and change it.
 
-Only super users, and those whom an ACL allows to describe or alter the cluster. What takes effect is stored first, all of a
-request with one write; it is in effect for requests that arrive after the answer, at the other brokers some milliseconds later.
+Only super users, those whom an ACL allows to describe or alter the cluster, and a user NAME for its own users `NAME/...`. What
+takes effect is stored first, all of a request with one write; it is in effect for requests that arrive after the answer, at the
+other brokers some milliseconds later.
 """
 
 from __future__ import annotations
@@ -23,11 +24,12 @@ _Pattern = tuple[AclResourceType, PatternType, str]
 _Kind = TypeVar("_Kind", bound=IntEnum)
 
 
-def _admit(caller: authorization.Caller, context: handler.Context) -> None:
-    """Raises SecurityDisabled or ClusterAuthorizationFailed. What is allowed is not logged by this, but ACL by ACL."""
+def _admit(caller: authorization.Caller, context: handler.Context, principal: str | None = None) -> None:
+    """Raises SecurityDisabled or ClusterAuthorizationFailed; `principal`: of the ACLs, if they are one's. What is allowed is not
+    logged by this, but ACL by ACL."""
     if context.authorizer is None:
         raise SecurityDisabled("no ACLs are enforced: set authorizer.class.name and super.users, and restart the broker")
-    if not caller.allows(authorization.CLUSTER):
+    if not caller.may_change(principal or ""):
         caller.check(authorization.CLUSTER)
 
 
@@ -70,7 +72,7 @@ def handle_describe_acls(message: Any, version: int, caller: authorization.Calle
     answer = response(error_message=None)
     rows_by_pattern: dict[_Pattern, list[Any]] = {}
     with error_codes.refusing(answer):
-        _admit(caller, context)
+        _admit(caller, context, message.principal_filter)
         chosen = _filter(message)
         row = response.DescribeAclsResource.AclDescription
         for acl in context.security.state.acls:
@@ -95,9 +97,9 @@ def handle_create_acls(message: Any, version: int, caller: authorization.Caller,
         row = response.AclCreationResult(error_message=None)
         rows.append(row)
         with error_codes.refusing(row):
-            _admit(caller, context)
+            _admit(caller, context, creation.principal)
             acl = _new_acl(creation)
-            caller.check(authorization.CLUSTER, what=f"create {acls.as_text(acl)}")
+            caller.check_acl(acl, f"create {acls.as_text(acl)}", gains=True)
             new.add(acl)
         yield None
 
@@ -129,14 +131,14 @@ def handle_delete_acls(message: Any, version: int, caller: authorization.Caller,
         row = response.DeleteAclsFilterResult(error_message=None)
         rows.append(row)
         with error_codes.refusing(row):
-            _admit(caller, context)
+            _admit(caller, context, requested.principal_filter)
             chosen = _filter(requested)
             matching = [acl for acl in left if chosen.matches(acl)]
+            for acl in matching:
+                caller.check_acl(acl, f"delete {acls.as_text(acl)}", gains=False)
             left = [acl for acl in left if not chosen.matches(acl)]
             row.matching_acls = list(map(_deleted_row, matching))
             doomed.update(matching)
-            for acl in matching:
-                caller.check(authorization.CLUSTER, what=f"delete {acls.as_text(acl)}")
         yield None
     try:
         yield from context.security.change(lambda state: replace(state, acls=state.acls - doomed))

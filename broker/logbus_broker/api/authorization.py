@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from logbus_broker import errors
 from logbus_broker.protocol.api import ApiKey
 from logbus_broker.protocol.framing import Origin
-from logbus_broker.security.state import CLUSTER_NAME, AclOperation, AclResourceType
+from logbus_broker.security.state import CLUSTER_NAME, Acl, AclOperation, AclResourceType
 
 if TYPE_CHECKING:
     from logbus_broker.api.authorizer import Authorizer  # a broker without one does not import it
@@ -159,6 +159,36 @@ class Caller:
             authorizer.note(self.api_key, right, name, origin, what)
         if not is_allowed:
             raise ERRORS[resource_type](f"{origin.principal} may not {right.operation.name} {resource_type.name} {name}")
+
+    def check_read(self, topic: str, partition: int, offset: int) -> int | None:
+        """Raises TopicAuthorizationFailed if the sender may not read from this offset on; returns before which one it has to
+        end, None: it may read on."""
+        if self.allows(TOPIC, topic):
+            return None
+        assert self._authorizer is not None, "without one, everything is allowed"
+        end = self._authorizer.index.range_end(self.origin.principal, self.origin.host, topic, partition, offset)
+        if end is None:
+            self.check(TOPIC, topic)
+        return end
+
+    def may_change(self, principal: str) -> bool:
+        """Whether this user, or its ACLs, are the sender's to change, within limits, or it may change any."""
+        return self.allows(CLUSTER) or (self._authorizer is not None and self._authorizer.is_own(self.origin, principal))
+
+    def check_user(self, principal: str, what: str, *, gains: bool) -> None:
+        """Raises ClusterAuthorizationFailed unless the sender may change the user. `gains`: it gets a password, and with that its
+        rights; else it loses something."""
+        if self._authorizer is None or not self._authorizer.owns(self.origin, principal, gains=gains):
+            self.check(CLUSTER, what=what)
+        else:
+            self._authorizer.note_own(self.api_key, self.origin, what)
+
+    def check_acl(self, acl: Acl, what: str, *, gains: bool) -> None:
+        """The same for an ACL of the user, which is made or deleted."""
+        if self._authorizer is None or not self._authorizer.owns_acl(self.origin, acl, gains=gains):
+            self.check(CLUSTER, what=what)
+        else:
+            self._authorizer.note_own(self.api_key, self.origin, what)
 
     def check_create(self, topic: str) -> None:
         """Raises TopicAuthorizationFailed if the sender may create neither this topic nor any other."""

@@ -2,6 +2,9 @@
 
 A decision holds as long as the security state is the same object. So a right that is taken away is gone with the next request,
 and a busy producer's right costs a look into a dict. What is remembered is kept for each principal and host by itself.
+
+A user NAME may make users `NAME/...`, change and delete them, and their ACLs: these allow no more than NAME is allowed itself at
+that moment, so nobody gains a right by it. Such a user has none of its own.
 """
 
 from __future__ import annotations
@@ -15,9 +18,18 @@ from logbus_broker.config.settings import BrokerConfig
 from logbus_broker.protocol.api import ApiKey
 from logbus_broker.protocol.framing import Origin
 from logbus_broker.security import acls
-from logbus_broker.security.state import AclOperation, AclResourceType, SecurityState
+from logbus_broker.security.state import (
+    ANONYMOUS,
+    Acl,
+    AclOperation,
+    AclPermission,
+    AclResourceType,
+    ScramMechanism,
+    SecurityState,
+)
 
 _REMEMBERED_MAX = 10_000  # verdicts for one right: some clients and their topics, two megabytes
+_USER = "User:"
 _NAME_LENGTH_MAX = 249  # of topics; longer names of groups are not remembered
 
 logger = logging.getLogger("broker.security")
@@ -75,7 +87,7 @@ class Authorizer:
         self._version = 0
         self._super_users = frozenset(filter(None, config.super_users.split(";")))
         self._allows_if_no_acl_found = config.allow_everyone_if_no_acl_found
-        self.audits = bool(config.audit_log)
+        self.audits = bool(config.audit_log) or config.audit_topic_enable
         self._rights: dict[tuple[int, int], Right] = {}
         self._state: SecurityState | None = None
         self._index = acls.AclIndex(())
@@ -99,11 +111,36 @@ class Authorizer:
         if before is state:
             return
         self._state = state
+        self._version += 1
         if before is None or state.acls != before.acls:
             self._index = acls.AclIndex(
-                state.acls, super_users=self._super_users, allows_if_no_acl_found=self._allows_if_no_acl_found
+                state.acls,
+                super_users=self._super_users,
+                allows_if_no_acl_found=self._allows_if_no_acl_found,
+                has_password=self._has_password,
             )
-            self._version += 1
+
+    def _has_password(self, principal: str) -> bool:
+        user = principal.removeprefix(_USER)
+        return any((user, mechanism) in self.store.state.credentials for mechanism in ScramMechanism)
+
+    def is_own(self, origin: Origin, principal: str) -> bool:
+        """Whether the principal is a user of the sender's own by its name."""
+        owner = origin.principal
+        return owner != ANONYMOUS and "/" not in owner and principal.startswith(f"{owner}/")
+
+    def owns(self, origin: Origin, principal: str, *, gains: bool) -> bool:
+        """Whether the sender may change this user of its own. One that somebody else gave more rights than the sender's gets no
+        password from it."""
+        if not self.is_own(origin, principal) or principal in self._super_users:
+            return False
+        given = (acl for acl in self.store.state.acls if acl.principal == principal and acl.permission is AclPermission.ALLOW)
+        return not gains or all(self.index.covers(origin.principal, acl) for acl in given)
+
+    def owns_acl(self, origin: Origin, acl: Acl, *, gains: bool) -> bool:
+        """Whether the sender may make this ACL of a user of its own, or delete it. It cannot take back what denies."""
+        is_its_own = self.is_own(origin, acl.principal) and acl.permission is AclPermission.ALLOW
+        return is_its_own and (not gains or self.index.covers(origin.principal, acl))
 
     def right(self, api_key: int, resource_type: AclResourceType) -> Right:
         """What the API needs on resources of that type."""
@@ -130,8 +167,19 @@ class Authorizer:
         if not verdict.is_allowed:
             logger.warning("%s from %s may not %s %s: %s", origin.principal, origin.host, operation, resource, reason)
 
+    def note_own(self, api_key: int, origin: Origin, what: str) -> None:
+        """Log a change that the sender made to a user of its own."""
+        if self.audits:
+            details = {"principal": origin.principal, "host": origin.host, "listener": origin.listener}
+            details |= {
+                "api": ApiKey(api_key).name,
+                "operation": AclOperation.ALTER.name,
+                "resource": f"USER {origin.principal}/*",
+            }
+            audit.info("allowed", extra={**details, "reason": "a user of its own, with no more rights", "what": what})
+
     def acls_changed(self, purgatory: Purgatory) -> None:
         """Fetches that wait on a topic whose ACLs have changed are answered now: the right to it may be gone."""
         before = frozenset() if self._state is None else self._state.acls
         changed = acls.AclIndex(before ^ self.store.state.acls)
-        purgatory.wake_where(lambda partition: any(changed.naming(AclResourceType.TOPIC, partition.topic)))
+        purgatory.wake_where(lambda partition: changed.is_about(partition.topic))

@@ -98,7 +98,11 @@ class ClusterTopics:
     def _plan(self, request: topic_admin.NewTopic, room: _Room) -> _Plan:
         count, factor, overrides = request.partition_count, request.replication_factor, request.overrides
         if request.name in topic_registry.INTERNAL_TOPICS:
-            count, factor = self._config.offsets_partitions, self._offsets_factor()
+            # All of its replicas from the start, as in Kafka: created by the first of several brokers, with itself alone, the
+            # topic would have a single replica forever.
+            is_of_offsets = request.name == topic_registry.OFFSETS_TOPIC
+            count = self._config.offsets_partitions if is_of_offsets else topic_registry.AUDIT_PARTITIONS
+            factor = self._config.offsets_replication_factor
             overrides = self._partitions.internal_settings[request.name]
         count = self._config.num_partitions if count == topic_admin.DEFAULT else count
         # Checked against our image, which may be slightly out of date. The transaction decides: it contains the topic's name and
@@ -118,11 +122,6 @@ class ClusterTopics:
         return _Plan(
             topic=replace(topic, partition_count=len(replicas), replication_factor=len(replicas[0])), cluster_topic=cluster_topic
         )
-
-    def _offsets_factor(self) -> int:
-        """Less than configured only if the cluster never had that many brokers. Known brokers that are currently down count: the
-        first client after a restart must not leave all offsets with a single replica forever."""
-        return min(self._config.offsets_replication_factor, max(1, len(self._member.image.incarnations)))
 
     def _racks(self) -> dict[int, str]:
         return {broker_id: node.rack for broker_id, node in sorted(self._member.image.brokers.items())}
@@ -239,7 +238,7 @@ class ClusterTopics:
             current = member.image.topics.get(topic.name)
             if current is None or current.topic_id != topic.topic_id:
                 return dict.fromkeys(moves, UnknownTopicOrPartition(f"no topic {topic.name!r}"))
-            failed, targets = _checked(current, moves, member.image)
+            failed, targets = _checked(current, moves, member.image, self._insync_min(topic))
             step = reassign(current, targets)
             if step is None:
                 return failed
@@ -254,6 +253,9 @@ class ClusterTopics:
                 return failed
         late = RequestTimedOut(f"other brokers keep changing topic {topic.name!r}: retry")
         return {**dict.fromkeys(targets, late), **failed}
+
+    def _insync_min(self, topic: topic_registry.Topic) -> int:
+        return self._partitions.settings.of_topic(topic.overrides).min_insync_replicas
 
     def _wait_until(
         self, is_so: Callable[[metadata_image.MetadataImage], bool], timeout_ms: int, go_on: thread_pool.Outcome
@@ -379,21 +381,25 @@ def _failures(names: Iterable[str], begins: Sequence[Begin]) -> topic_admin.Fail
 
 
 def _checked(
-    current: metadata_image.ClusterTopic, moves: topic_admin.Moves, image: metadata_image.MetadataImage
+    current: metadata_image.ClusterTopic, moves: topic_admin.Moves, image: metadata_image.MetadataImage, insync_min: int
 ) -> tuple[dict[int, BrokerError], dict[int, tuple[int, ...]]]:
     """The partitions that cannot be moved, with the reason, and the target replicas of the others."""
     failed: dict[int, BrokerError] = {}
     targets: dict[int, tuple[int, ...]] = {}
     for index, target in moves.items():
         try:
-            targets[index] = _target(current, index, target, image)
+            targets[index] = _target(current, index, target, image, insync_min)
         except BrokerError as error:
             failed[index] = error
     return failed, targets
 
 
 def _target(
-    current: metadata_image.ClusterTopic, index: int, target: tuple[int, ...] | None, image: metadata_image.MetadataImage
+    current: metadata_image.ClusterTopic,
+    index: int,
+    target: tuple[int, ...] | None,
+    image: metadata_image.MetadataImage,
+    insync_min: int,
 ) -> tuple[int, ...]:
     name = f"{current.name}-{index}"
     if not 0 <= index < current.partition_count:
@@ -407,6 +413,11 @@ def _target(
     missing = [broker for broker in target if broker not in image.brokers and broker not in current.replicas[index]]
     if missing:
         raise InvalidReplicaAssignment(f"{name}: no live broker has the id {missing[0]}")
+    if len(target) < insync_min and len(target) < len(originals(current, index)):
+        raise InvalidReplicaAssignment(
+            f"{name}: fewer replicas ({len(target)}) than min.insync.replicas={insync_min}: acks=all would never be answered. "
+            "Lower that setting first"
+        )
     return target
 
 

@@ -77,7 +77,7 @@ def handle_delete_records(
 def _checked(topic: str, part: Any, context: handler.Context) -> tuple[Partition, int]:
     partition = context.partitions.get(topic, part.partition_index)
     if partition.is_internal:
-        raise InvalidTopic(f"{topic} is internal: committed offsets would be lost")
+        raise InvalidTopic(f"{topic} is internal: what the broker keeps in it would be lost")
     if not partition.log.config.is_trimmed:
         raise PolicyViolation(f"{topic} is compacted: the last record of each key stays; add delete to its cleanup.policy first")
     offset = partition.end_offset if part.offset == _HIGH_WATERMARK else part.offset

@@ -199,17 +199,19 @@ def _read(parts: Sequence[FetchPartition], reading: _Reading, version: int, orig
     budget = reading.budget
     caller = None if context.authorizer is None else Caller(ApiKey.FETCH, origin, context.authorizer)
     for part in parts:
+        range_end: int | None = None  # of what the client may read, if that is not all
         try:
             if caller is not None and isinstance(part.topic, str):  # a name, before it is looked up
-                caller.check(AclResourceType.TOPIC, part.topic)
+                range_end = caller.check_read(part.topic, part.partition_index, part.fetch_offset)
             partition = partition_of(part.topic, part.partition_index)
             if caller is not None and version >= TOPIC_IDS_FROM:
-                caller.check(AclResourceType.TOPIC, partition.topic)
+                range_end = caller.check_read(partition.topic, part.partition_index, part.fetch_offset)
             if context.serves_consumers is not None and not context.serves_consumers(partition):
                 raise NotLeaderOrFollower(f"this broker has not been able to confirm for too long that it leads {partition.name}")
             reading.partitions.append(partition)
             check_leader_epoch(part.leader_epoch, partition)
-            piece = locate(partition, part.fetch_offset, min(part.bytes_max, budget), first=reading.byte_count == 0)
+            limit = min(part.bytes_max, budget)
+            piece = locate(partition, part.fetch_offset, limit, first=reading.byte_count == 0, range_end=range_end)
         except BrokerError as error:
             reading.failed = True
             code = code_of(error)
@@ -222,7 +224,7 @@ def _read(parts: Sequence[FetchPartition], reading: _Reading, version: int, orig
         if piece is not None:
             size = piece.length
             partition.traffic.bytes_out += size
-            if piece.more_follows:
+            if piece.more_follows or range_end is not None:  # the range may be over: nothing more is worth waiting for
                 reading.more_follows = True
         elif part.fetch_offset < partition.visible_offset:
             reading.more_follows = True
@@ -236,13 +238,17 @@ def _read(parts: Sequence[FetchPartition], reading: _Reading, version: int, orig
     reading.budget = budget
 
 
-def locate(partition: Partition, offset: int, limit: int, *, first: bool) -> FileSlice | None:
-    """The records to send, or None; the first partition with data may exceed the limits by one batch, the others may not."""
+def locate(partition: Partition, offset: int, limit: int, *, first: bool, range_end: int | None = None) -> FileSlice | None:
+    """The records to send, or None; the first partition with data may exceed the limits by one batch, the others may not.
+    `range_end`: batches that begin there or later are left out."""
     if limit <= 0 and not first:
         return None
-    piece = partition.log.locate(
-        offset, max(limit, 0), upto_offset=partition.visible_offset, upto_position=partition.visible_position
-    )
+    upto_offset, upto_position = partition.visible_offset, partition.visible_position
+    if range_end is not None and partition.log.log_start_offset <= offset and range_end < upto_offset:
+        batch_end, position = partition.log.segments.batch_end(range_end - 1)
+        if batch_end < upto_offset:
+            upto_offset, upto_position = batch_end, position
+    piece = partition.log.locate(offset, max(limit, 0), upto_offset=upto_offset, upto_position=upto_position)
     if piece.length == 0 or (piece.length > limit and not first):
         piece.release()
         return None

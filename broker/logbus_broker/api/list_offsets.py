@@ -143,7 +143,7 @@ def _look_up(part: Any, row: _Row, version: int, collected: _Collected, context:
     if part.timestamp < 0 and version < _OFFERED_SINCE.get(part.timestamp, version + 1):
         row.error = api.ErrorCode.UNSUPPORTED_VERSION
     elif part.timestamp in (_EARLIEST, _EARLIEST_LOCAL):
-        row.offset = partition.log_start_offset
+        row.offset, row.leader_epoch = partition.log_start_offset, _epoch_at(partition, partition.log_start_offset)
     elif part.timestamp != _LATEST_TIERED:
         _Lookup(part.timestamp, row, partition, version, collected, context).begin()
 
@@ -209,7 +209,14 @@ class _Lookup(purgatory.Deadline):
             return
         if result is not None:
             self._row.offset, self._row.timestamp = result
+            self._row.leader_epoch = _epoch_at(self._partition, self._row.offset)
         self._collected.end()
+
+
+def _epoch_at(partition: Partition, offset: int) -> int:
+    """That of the record, not the leader's: a client that seeks there asks for the end of this epoch, and would take the end of
+    a later one for a truncation."""
+    return partition.leader_epoch if offset >= partition.end_offset else partition.log.epochs.written.epoch_of(offset)
 
 
 def _encode(rows: list[_Row], version: int) -> bytes:

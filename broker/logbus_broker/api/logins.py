@@ -24,6 +24,7 @@ from logbus_broker.security.state import ScramCredential, ScramMechanism, Securi
 _SALT_BYTES_MAX = 1_024
 _HASH_BYTES = {ScramMechanism.SCRAM_SHA_256: 32, ScramMechanism.SCRAM_SHA_512: 64}
 _NOBODY_KEY_BYTES = 32
+_OWN_USERS_MAX = 1_000  # users `NAME/...` of one NAME, who may make them without being an administrator
 
 
 def handle_sasl_handshake(request: framing.Request, context: handler.Context) -> handler.Parts:
@@ -84,9 +85,9 @@ def handle_alter_user_scram_credentials(
     response = codec.response_class(ApiKey.ALTER_USER_SCRAM_CREDENTIALS)
     refused: dict[str, errors.BrokerError] = {}
     outcomes: dict[str, errors.BrokerError | None] = {}
-    for user, _, _ in _by_user(message):
+    for user, _, upsertions in _by_user(message):
         try:
-            caller.check(authorization.CLUSTER, what=f"change the credentials of user {user}")
+            caller.check_user(f"User:{user}", f"change the credentials of user {user}", gains=bool(upsertions))
         except errors.AuthorizationError as error:
             refused[user] = error
         yield None
@@ -99,6 +100,7 @@ def handle_alter_user_scram_credentials(
             outcomes[user] = refused.get(user)
             try:
                 if user not in refused:
+                    _refuse_too_many(user, credentials, upsertions)
                     credentials.update(_changed(user, credentials, deletions, upsertions))
             except errors.RequestError as error:
                 outcomes[user] = error
@@ -123,6 +125,14 @@ def _by_user(message: Any) -> Iterator[tuple[str, list[Any], list[Any]]]:
     upsertions = handler.by_name(message.upsertions, lambda upsertion: upsertion.name)
     for user in dict.fromkeys((*deletions, *upsertions)):
         yield user, deletions.get(user, []), upsertions.get(user, [])
+
+
+def _refuse_too_many(user: str, credentials: Mapping[Any, Any], upsertions: list[Any]) -> None:
+    owner, has_owner, _ = user.partition("/")
+    if has_owner and upsertions:
+        users = {name for name, _ in credentials if name.startswith(f"{owner}/")}
+        if user not in users and len(users) >= _OWN_USERS_MAX:
+            raise errors.UnacceptableCredential(f"there are {len(users)} users {owner}/...: delete those that nobody needs")
 
 
 def _changed(

@@ -244,7 +244,7 @@ def handle_describe_cluster(request: framing.Request, context: handler.Context) 
     response = codec.response_class(ApiKey.DESCRIBE_CLUSTER)
     answer = response(
         cluster_id=context.view.cluster_id,
-        controller_id=context.view.controller_id,
+        controller_id=-1 if _is_cut_off(context) else context.view.controller_id,
         brokers=[
             response.DescribeClusterBroker(broker_id=broker_id, host=host, port=port, rack=rack)
             for broker_id, host, port, rack in context.view.brokers(request.origin.listener)
@@ -253,6 +253,13 @@ def handle_describe_cluster(request: framing.Request, context: handler.Context) 
     if message.include_cluster_authorized_operations:
         answer.cluster_authorized_operations = handler.caller_of(request, context).cluster_operations()
     return [codec.encode_response(answer, request.version)]
+
+
+def _is_cut_off(context: handler.Context) -> bool:
+    """Whether ZooKeeper has been away for longer than a session lasts: who is the controller now, if any broker is, is unknown
+    here. Metadata still names the last one, since clients would wait for another instead of being told why nothing changes."""
+    away_since = None if context.cluster is None else context.cluster.away_since
+    return away_since is not None and context.clock.monotonic() - away_since > context.config.zookeeper_session_ms / 1000
 
 
 @handler.answered_in_slices

@@ -69,26 +69,28 @@ def write_group(
 
 def _need_topic(context: handler.Context) -> background_tasks.Steps:
     """Returns 0 once the topic exists, or an error code."""
-    return api.ErrorCode.NONE if context.offsets.has_topic else (yield background_tasks.Until(partial(_queue_topic, context)))
+    if context.offsets.has_topic:
+        return api.ErrorCode.NONE
+    return (yield background_tasks.Until(partial(queue_topic, context, OFFSETS_TOPIC)))
 
 
-def _queue_topic(context: handler.Context, go_on: thread_pool.Outcome) -> None:
-    """For the very first record; others that arrive in the meantime find the topic created."""
+def queue_topic(context: handler.Context, name: str, go_on: thread_pool.Outcome) -> None:
+    """For the very first record; others that arrive in the meantime find the topic created. `go_on` gets 0 or an error code."""
 
     def create() -> background_tasks.Steps:
-        error = yield from create_topic(context)
+        error = yield from create_topic(context, name)
         go_on(api.ErrorCode.NONE if error is None else api.ErrorCode.COORDINATOR_NOT_AVAILABLE, None)
 
     context.tasks.enqueue(create(), lambda: go_on(api.ErrorCode.UNKNOWN_SERVER_ERROR, None))
 
 
-def create_topic(context: handler.Context) -> background_tasks.Steps:
-    """Create `__consumer_offsets` if it does not exist yet; returns the error, if any. To be run as a queued task."""
-    if not context.offsets.has_topic:
-        (outcome,) = yield from context.topic_changes.create([topic_admin.NewTopic(name=OFFSETS_TOPIC, overrides={})])
+def create_topic(context: handler.Context, name: str = OFFSETS_TOPIC) -> background_tasks.Steps:
+    """Create an internal topic if it does not exist yet; returns the error, if any. To be run as a queued task."""
+    if name not in context.partitions.registry:
+        (outcome,) = yield from context.topic_changes.create([topic_admin.NewTopic(name=name, overrides={})])
         if isinstance(outcome, errors.BrokerError):
             if not isinstance(outcome, errors.TopicAlreadyExists):  # created by another broker, and not in our image yet
-                logger.error("%s could not be created: %s", OFFSETS_TOPIC, outcome)
+                logger.error("%s could not be created: %s", name, outcome)
             return outcome
     return None
 

@@ -241,7 +241,7 @@ def handle_create_partitions(
 
 
 def _growth(requested: Any) -> Growth:
-    if requested.name in topic_registry.INTERNAL_TOPICS:
+    if requested.name == topic_registry.OFFSETS_TOPIC:
         raise InvalidTopic(f"{requested.name} is internal: the broker alone says how many partitions it has")
     assignments = None if requested.assignments is None else [row.broker_ids for row in requested.assignments]
     return Growth(name=requested.name, count=requested.count, assignments=assignments)

@@ -61,6 +61,7 @@ class ClusterController(StoreEvents):
         self._preferred: dict[leader_election.TopicPartition, None] = {}
         self._unclean: dict[leader_election.TopicPartition, None] = {}
         self._term = 0
+        self.elections = self.unclean_elections = 0  # decided by this broker since its start
         self.due = inf  # when `work` has something to do, by the monotonic clock
         self._begin_term(None)
 
@@ -192,11 +193,23 @@ class ClusterController(StoreEvents):
         fresh = [decision for decision in decisions if (decision.topic, decision.index) not in self._awaited]
         # Each request has been met, is in flight, or cannot be met now; the client may ask again.
         self._preferred, self._unclean = {}, {}
+        self._count_elections(fresh)
         for batch in in_batches(fresh, metadata_log.STATES_MAX):
             ids = {decision.topic: image.topics[decision.topic].topic_id for decision in batch}
             for decision in batch:
                 self._awaited[decision.topic, decision.index] = ids[decision.topic], decision.state.version
             self._act(controller_writes.write_states(mandate, batch, ids), partial(self._written, batch))
+
+    def _count_elections(self, decisions: Iterable[leader_election.Decision]) -> None:
+        for decision in decisions:
+            before, after = self._image.topics[decision.topic].states[decision.index], decision.state
+            if after.leader_epoch == before.leader_epoch or after.leader == metadata_image.NO_LEADER:
+                continue
+            self.elections += 1
+            if after.leader not in before.eligible and (before.is_lost or after.leader not in before.isr):
+                self.unclean_elections += 1
+                name = f"{decision.topic}-{decision.index}"
+                logger.critical("unclean election: broker %d leads %s and may lack acknowledged records", after.leader, name)
 
     def _worth_a_look(
         self, image: metadata_image.MetadataImage, live: leader_election.Presence

@@ -14,12 +14,15 @@ from typing import Any, Protocol
 
 from logbus_broker.cluster import local_files, metadata_image
 from logbus_broker.errors import InvalidTopic, StartupError, TopicAlreadyExists, UnknownTopicId, UnknownTopicOrPartition
+from logbus_broker.security.state import AUDIT_TOPIC
 
 _TOPICS_FILE = "topics.json"
 _FORMAT_VERSION = 1
 _LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 
-INTERNAL_TOPICS = frozenset({"__consumer_offsets"})
+OFFSETS_TOPIC = "__consumer_offsets"
+INTERNAL_TOPICS = frozenset({OFFSETS_TOPIC, AUDIT_TOPIC})
+AUDIT_PARTITIONS = 12  # in a cluster: as many brokers can lead one each, and write to it
 NO_TOPIC_ID = uuid.UUID(int=0)
 
 
@@ -279,9 +282,6 @@ def _shown(name: str, image: metadata_image.MetadataImage) -> Topic | None:
         overrides={} if settings is None else settings.values,
         replication_factor=len(cluster_topic.replicas[0]) - len(cluster_topic.adding.get(0, ())),
     )
-
-
-OFFSETS_TOPIC = "__consumer_offsets"
 
 
 def partition_of_group(group_id: str, partition_count: int) -> int:

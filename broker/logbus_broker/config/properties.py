@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -38,13 +39,15 @@ def parse_properties(text: str, *, source: str) -> dict[str, str]:
 
 
 def build_config(values: Mapping[str, str]) -> BrokerConfig:
-    """Turn texts under Kafka's names into a BrokerConfig; ConfigError names the first that cannot be used."""
+    """Turn texts under Kafka's names into a BrokerConfig; ConfigError names the first that cannot be used. Names that nobody
+    knows are noted in it."""
     values = _with_hours_and_minutes(values)
     fields_by_name = {item.metadata["name"]: item for item in settings()}
     log_names = {item.name for item in fields(LogConfig)}
     own: dict[str, Any] = {}
     log: dict[str, Any] = {}
     by_listener: dict[str, dict[str, Any]] = {}
+    unknown: list[str] = []
     for name, text in values.items():
         if name.startswith(_LISTENER_PREFIX):
             listener, item = _of_listener(name)
@@ -52,16 +55,32 @@ def build_config(values: Mapping[str, str]) -> BrokerConfig:
         elif name in fields_by_name:
             item = fields_by_name[name]
             into = log if item.name in log_names else own
+        elif name == "security.inter.broker.protocol":
+            raise ConfigError(f"{name}: name the brokers' listener instead, with inter.broker.listener.name={text}")
         else:
             hint = nearest(name, fields_by_name) or "; `python -m logbus_broker settings` lists them"
-            raise ConfigError(f"unknown setting {name!r}{hint}")
+            if name.startswith(_OURS) or _is_misspelt(name, fields_by_name):
+                raise ConfigError(f"unknown setting {name!r}{hint}")
+            unknown.append(f"{name!r} is no setting of this broker, and has no effect{hint}")
+            continue
         try:
             into[item.name] = item.metadata["parse"](text)
         except ValueError as error:
             raise ConfigError(f"{name}{'' if item.metadata['is_secret'] else f'={text}'}: {error}") from None
-    config = BrokerConfig(**own, log=LogConfig(**log), listener_settings=by_listener)
+    config = BrokerConfig(**own, log=LogConfig(**log), listener_settings=by_listener, unknown_settings=tuple(unknown))
     validate(config)
     return config
+
+
+_OURS = "logbus."
+# Names that are not known are passed over with a warning, as in Kafka: files made for Kafka have many. But not where one mistyped
+# letter would leave a door open.
+_GUARDS = ("allow.", "authorizer.", "sasl.", "security.", "ssl.", "super.", "zookeeper.ssl.", "zookeeper.set.")
+_MISSPELT = 0.92  # one letter wrong, missing or too many; two that changed places
+
+
+def _is_misspelt(name: str, names: Iterable[str]) -> bool:
+    return name.startswith(_GUARDS) and bool(get_close_matches(name, names, n=1, cutoff=_MISSPELT))
 
 
 _LISTENER_PREFIX = "listener.name."
@@ -81,14 +100,15 @@ def _of_listener(name: str) -> tuple[str, Any]:
 
 
 def _with_hours_and_minutes(values: Mapping[str, str]) -> dict[str, str]:
-    """Kafka's coarser spellings of the two settings that have them; the finer one wins, as in Kafka."""
+    """Kafka's coarser spellings of the two settings that have them, and its name for a single directory; the finer one wins, as
+    in Kafka."""
     coarser = (
         ("log.retention.hours", "log.retention.ms", 3_600_000),
         ("log.retention.minutes", "log.retention.ms", 60_000),
         ("log.roll.hours", "log.roll.ms", 3_600_000),
     )
     result = dict(values)
-    converted: dict[str, str] = {}
+    converted: dict[str, str] = {"log.dirs": result.pop("log.dir")} if "log.dir" in result else {}
     for name, finer, factor in coarser:
         if name in result:
             text = result.pop(name)
@@ -274,8 +294,9 @@ def _min_insync_fits(config: BrokerConfig) -> str | None:
 
 
 def _audit(config: BrokerConfig) -> str | None:
-    if config.audit_log and not config.authorizer_class_name:
-        return "logbus.audit.log says who was allowed what: set authorizer.class.name too, or leave it out"
+    for name, is_set in (("logbus.audit.log", config.audit_log), ("logbus.audit.topic.enable", config.audit_topic_enable)):
+        if is_set and not config.authorizer_class_name:
+            return f"{name} says who was allowed what: set authorizer.class.name too, or leave it out"
     return None
 
 

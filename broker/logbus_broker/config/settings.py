@@ -260,11 +260,14 @@ class BrokerConfig:
     )
     # Off by default: two brokers on one machine would want the same port. It has no authentication.
     metrics_listener: Listener | None = setting("logbus.metrics.listener", None, parse_metrics_listener)
+    # The same words for this listener alone: Prometheus is usually elsewhere, and the others may ask for logins.
+    metrics_allow_unauthenticated: bool = setting("logbus.metrics.allow.unauthenticated", False, boolean)
     # Empty: no ACLs, everybody may do everything. The names are those of Kafka's two authorizers; ours does what they do.
     authorizer_class_name: str = setting("authorizer.class.name", "", parse_authorizer)
     super_users: str = setting("super.users", "", parse_principals)
     allow_everyone_if_no_acl_found: bool = setting("allow.everyone.if.no.acl.found", False, boolean)
     audit_log: str = setting("logbus.audit.log", "", str)
+    audit_topic_enable: bool = setting("logbus.audit.topic.enable", False, boolean)
     log_dirs: Path = setting("log.dirs", Path("logbus-data"), directory)
     num_partitions: int = setting("num.partitions", 1, between(1, 10_000))
     default_replication_factor: int = setting("default.replication.factor", 1, between(1, 32_767))
@@ -375,6 +378,8 @@ class BrokerConfig:
     log: LogConfig = field(default_factory=LogConfig)
     # What `listener.name.NAME.` sets: by the listener's name, attributes of this class.
     listener_settings: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    # Names in the file that are no settings here: a sentence for each.
+    unknown_settings: tuple[str, ...] = ()
 
     def protocol_of(self, listener: str) -> SecurityProtocol:
         """That of the listener with this name; KeyError if it has none."""

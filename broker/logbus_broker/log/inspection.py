@@ -219,6 +219,10 @@ def dump_file(path: Path, filesystem: FileSystem, *, records: bool) -> Iterator[
             f"the name of {path.name} is not an offset with one of the suffixes {', '.join(sorted(_DUMPS))}"
         ) from None
     yield f"Dumping {path}"
+    names = filesystem.list_names(path.parent)
+    if path.suffix in (INDEX, TIME_INDEX) and path.name not in names and path.with_suffix(LOG).name in names:
+        yield f"{path.name} does not exist yet: the broker has it in memory, and writes it when the segment is full or closed"
+        return
     yield from dump(path, filesystem, base_offset, records)
 
 

@@ -91,6 +91,11 @@ class LeaderEpochs:
         following = bisect_right(self.entries, epoch, key=lambda entry: entry[0])
         return (self.entries[following - 1][0] if following else epoch), self.entries[following][1]
 
+    def epoch_of(self, offset: int) -> int:
+        """The epoch in which the record at `offset`, which is in the log, was written; NO_EPOCH if that is not known."""
+        following = bisect_right(self.entries, offset, key=lambda entry: entry[1])
+        return self.entries[following - 1][0] if following else NO_EPOCH
+
     def encode(self) -> bytes:
         lines = [_VERSION, str(len(self.entries)), *(f"{epoch} {offset}" for epoch, offset in self.entries)]
         return "\n".join(lines).encode() + b"\n"

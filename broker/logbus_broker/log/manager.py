@@ -21,7 +21,7 @@ from pathlib import Path
 from logbus_broker import errors
 from logbus_broker.clock import Clock
 from logbus_broker.cluster.dynamic_config import Overrides, Scope
-from logbus_broker.cluster.topic_registry import INTERNAL_TOPICS, KnownTopics, Topic, TopicRegistry
+from logbus_broker.cluster.topic_registry import INTERNAL_TOPICS, OFFSETS_TOPIC, KnownTopics, Topic, TopicRegistry
 from logbus_broker.config.catalog import ConfigSource, Layer
 from logbus_broker.config.settings import BrokerConfig, LogConfig
 from logbus_broker.disk.filesystem import FileSystem
@@ -31,10 +31,11 @@ from logbus_broker.log.partition_log import PartitionLog
 from logbus_broker.log.producer_snapshots import BeginTask
 from logbus_broker.log.producer_state import REFUSED_MAX
 from logbus_broker.protocol.batch import BatchHeader
+from logbus_broker.security.state import AUDIT_TOPIC
 
 logger = logging.getLogger("broker.log")
 
-_INTERNAL_SETTINGS_FIXED = ("cleanup.policy",)  # without them commits would be lost
+_INTERNAL_SETTINGS_FIXED = ("cleanup.policy",)  # otherwise commits, or lines of the audit log, would be lost
 _REFUSED_SECONDS_MAX = 10.0  # a request in flight when another was refused has arrived by then
 
 
@@ -118,7 +119,8 @@ class PartitionManager:
         # Compacted, since only the last commit of a group for a partition counts; with smaller segments than other topics, since
         # a coordinator that takes over reads all of them before it serves.
         self.internal_settings: Mapping[str, Mapping[str, str]] = {
-            "__consumer_offsets": {"cleanup.policy": "compact", "segment.bytes": str(config.offsets_segment_bytes)}
+            OFFSETS_TOPIC: {"cleanup.policy": "compact", "segment.bytes": str(config.offsets_segment_bytes)},
+            AUDIT_TOPIC: {"cleanup.policy": "delete"},
         }
         self.on_change: Callable[[], None] = lambda: None
         self.on_rolled: Callable[[Partition], None] = lambda partition: None
@@ -380,7 +382,7 @@ class PartitionManager:
             for name in _INTERNAL_SETTINGS_FIXED:
                 if overrides.get(name) != own[name]:
                     raise errors.InvalidConfig(
-                        f"{topic.name} is internal and must keep {name}={own[name]}, or committed offsets would be lost"
+                        f"{topic.name} is internal and must keep {name}={own[name]}, or what the broker keeps in it would be lost"
                     )
 
     def reconfigure(self, topic: Topic) -> None:

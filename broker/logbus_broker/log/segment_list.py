@@ -16,7 +16,7 @@ from itertools import pairwise
 from logbus_broker.disk.filesystem import FileSlice, OpenFiles
 from logbus_broker.errors import CorruptMessage, InvalidRecord, StorageError
 from logbus_broker.log.segment import Segment
-from logbus_broker.protocol.batch import BATCH_HEADER_BYTES, NO_TIMESTAMP, BatchHeader
+from logbus_broker.protocol.batch import BATCH_HEADER_BYTES, NO_TIMESTAMP, BatchHeader, read_header
 from logbus_broker.protocol.records import read_timestamps
 
 # One for each consumer that reads old data at the same time. The indexes of a full segment take 5 MiB.
@@ -121,6 +121,19 @@ class SegmentList:
             length = max(min(max_bytes, available), size)
             is_cut = length < available or (segment.end_offset is not None and segment.end_offset < upto_offset)
             return FileSlice(segment.file, position, length, is_cut)
+        except OSError as error:
+            raise StorageError(f"cannot read {segment.directory}: {error}") from error
+
+    def batch_end(self, offset: int) -> tuple[int, SegmentPosition]:
+        """The offset after the batch that contains `offset`, or after the next one in that segment if compaction has left a gap
+        there; and where that is."""
+        segment = self.holding(offset)
+        try:
+            batch = segment.batch_at(offset)
+            if batch is None:
+                return offset + 1, (segment, segment.size)
+            position, size = batch
+            return read_header(segment.read(position, BATCH_HEADER_BYTES)).next_offset, (segment, position + size)
         except OSError as error:
             raise StorageError(f"cannot read {segment.directory}: {error}") from error
 

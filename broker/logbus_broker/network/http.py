@@ -225,7 +225,10 @@ class HttpEndpoint:
             exchange.sock.close()
 
     def sweep(self, now: float) -> None:
-        """End exchanges that take too long, and listen again if descriptors had run out."""
+        """End exchanges that take too long, and listen again if descriptors had run out. Does nothing once it is closed: a stop
+        closes it some turns before the last sweep."""
+        if self._listening.fileno() < 0:
+            return
         for exchange in [exchange for exchange in self._exchanges if exchange.deadline <= now]:
             self._finish(exchange)
         self._accept_again()

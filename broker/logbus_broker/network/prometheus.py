@@ -145,6 +145,12 @@ DEFECTS = _counter("logbus_defects_total", "Unexpected exceptions in the broker'
 ACTIVE_CONTROLLERS = _gauge(
     "kafka_controller_kafkacontroller_activecontrollercount", "1: this broker is the controller; one that is alone always is."
 )
+ELECTIONS = _counter(
+    "kafka_controller_controllerstats_leaderelectionrateandtimems_count", "Leaders that this broker elected as the controller."
+)
+UNCLEAN_ELECTIONS = _counter(
+    "kafka_controller_controllerstats_uncleanleaderelections_total", "Those of them that may lack acknowledged records."
+)
 TOPICS = _gauge("kafka_controller_kafkacontroller_globaltopiccount", "Topics, internal ones included.")
 ALL_PARTITIONS = _gauge("kafka_controller_kafkacontroller_globalpartitioncount", "Partitions of all topics.")
 AWAY_SECONDS = _gauge(

@@ -87,6 +87,7 @@ class FetchSession:
     session_epoch: int = FIRST_SESSION_EPOCH  # of the newest request
     followed: dict[TopicIdPartition, Followed] = field(default_factory=dict)
     dirty: dict[TopicIdPartition, Followed] = field(default_factory=dict)
+    over_quota: dict[TopicIdPartition, Followed] = field(default_factory=dict)  # with news that has to wait
     held_in: dict[TopicIdPartition, int] = field(
         default_factory=dict
     )  # named while records for it were in flight: in which request
@@ -129,9 +130,15 @@ class FetchSession:
                     self.followed[key].is_awaited = False
                     self.dirty[key] = self.followed[key]
 
+    def go_on(self) -> None:
+        """The quota allows records again."""
+        self.dirty |= self.over_quota
+        self.over_quota = {}
+
     def forget(self, key: TopicIdPartition) -> None:
         """The follower no longer fetches the partition, or has to name it again."""
         self.dirty.pop(key, None)
+        self.over_quota.pop(key, None)
         entry = self.followed.pop(key, None)
         if entry is not None and entry.led.followed.get(self.replica_id) is entry:
             del entry.led.followed[self.replica_id]

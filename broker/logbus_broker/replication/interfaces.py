@@ -66,6 +66,7 @@ class Replica(Protocol):
 
     name: str
     key: TopicIdPartition
+    is_in_sync: bool  # as far as this broker has seen
 
     @property
     def leader_epoch(self) -> int: ...

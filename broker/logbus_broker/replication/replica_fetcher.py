@@ -32,6 +32,7 @@ from logbus_broker.config.settings import BrokerConfig
 from logbus_broker.protocol import replica_fetch
 from logbus_broker.protocol.api import ApiKey, ErrorCode
 from logbus_broker.replication.interfaces import PeerRequest, Peers, Replica, TopicIdPartition
+from logbus_broker.replication.replication_quota import ReplicationQuota
 
 logger = logging.getLogger("broker.replication")
 
@@ -92,8 +93,10 @@ class ReplicaFetcher:
         cluster_id: str,
         peers: Peers,
         monotonic: Callable[[], float],
+        quota: ReplicationQuota,
     ) -> None:
         self.due = math.inf
+        self._quota = quota
         self._leader = leader
         self._config = config
         self._incarnation = incarnation
@@ -105,6 +108,7 @@ class ReplicaFetcher:
         self._to_name: dict[TopicIdPartition, None] = {}
         self._to_forget: dict[TopicIdPartition, None] = {}
         self._resting: dict[_Entry, float] = {}  # until when, after an error
+        self._over_quota: dict[_Entry, None] = {}
         self._session: _Session | None = None
         self._rests_until = -math.inf  # after an error for a whole request
         self._pause = _PAUSE_SECONDS_FIRST
@@ -132,6 +136,7 @@ class ReplicaFetcher:
         entry = self._entries.pop(key, None)
         if entry is not None:
             self._resting.pop(entry, None)
+            self._over_quota.pop(entry, None)
         return entry
 
     def flushed(self, key: TopicIdPartition) -> None:
@@ -139,6 +144,11 @@ class ReplicaFetcher:
         entry = self._entries.get(key)
         if entry is not None and not entry.is_paused and entry.has_unreported_progress:
             self._to_name[key] = None
+            self.due = -math.inf
+
+    def quota_changed(self) -> None:
+        """What is held up may be asked for now."""
+        if self._over_quota:
             self.due = -math.inf
 
     def reached(self) -> None:
@@ -174,6 +184,10 @@ class ReplicaFetcher:
             if until <= now:
                 del self._resting[entry]
                 self._resume(entry)
+        if self._over_quota and self._quota.free_at() <= now:
+            for entry in list(self._over_quota):
+                self._resume(entry)
+            self._over_quota.clear()
 
     def _resume(self, entry: _Entry) -> None:
         """Ask for it again, if it is still followed."""
@@ -194,6 +208,8 @@ class ReplicaFetcher:
             self.due = -math.inf
             return
         self.due = min(self._resting.values()) if self._resting else math.inf
+        if self._over_quota:
+            self.due = min(self.due, self._quota.free_at())
         if self._has_something_to_report and self._can_ask:
             self.due = min(self.due, self._rests_until)
 
@@ -342,6 +358,18 @@ class ReplicaFetcher:
             self._to_name[replica.key] = None
         if row.wanted_offset > replica.flushed_offset:
             replica.want_flush(row.wanted_offset)
+        if self._quota.is_active and len(row.records) and is_current:
+            self._hold_up(entry, len(row.records))
+
+    def _hold_up(self, entry: _Entry, byte_count: int) -> None:
+        """A moved replica's next records wait until the rate allows them."""
+        if entry.replica.is_in_sync or not self._quota.is_listed(entry.replica.key):
+            return
+        now = self._monotonic()
+        self._quota.take(byte_count, now)
+        if self._quota.free_at() > now:
+            self._stop_asking(entry)
+            self._over_quota[entry] = None
 
     def _take_error(self, entry: _Entry, row: replica_fetch.ReplicaRecords) -> None:
         if row.error in _RESET and row.log_start_offset >= 0:
@@ -371,12 +399,15 @@ class ReplicaFetcher:
         if entry.replica.is_offline:
             self.forget(entry.replica.key)
             return
-        entry.is_paused = True
-        entry.named = None
-        self._to_name.pop(entry.replica.key, None)
+        self._stop_asking(entry)
         self._resting[entry] = self._monotonic() + entry.pause
         entry.pause = min(entry.pause * 2, self._pause_max)
         self.due = min(self.due, self._resting[entry])
+
+    def _stop_asking(self, entry: _Entry) -> None:
+        entry.is_paused = True
+        entry.named = None
+        self._to_name.pop(entry.replica.key, None)
 
 
 class ReplicaFetcherManager:
@@ -407,6 +438,10 @@ class ReplicaFetcherManager:
         leader = self._leader_of.get(key)
         if leader is not None:
             self._by_leader[leader].flushed(key)
+
+    def quota_changed(self) -> None:
+        for fetcher in self._by_leader.values():
+            fetcher.quota_changed()
 
     def reached(self, broker: int) -> None:
         if broker in self._by_leader:

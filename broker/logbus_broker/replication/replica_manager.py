@@ -360,7 +360,7 @@ class ReplicaManager:
         topic: metadata_image.ClusterTopic,
     ) -> None:
         assert replica.followed is not None
-        replica.followed.is_recovering = state.is_recovering
+        replica.followed.is_recovering, replica.followed.is_in_sync = state.is_recovering, self._me in state.isr
         self._end_lead(replica)
         leader_and_epoch = state.leader, state.leader_epoch
         if (partition.leader, partition.leader_epoch) != leader_and_epoch:

@@ -28,7 +28,7 @@ from logbus_broker.disk.filesystem import FileSlice
 from logbus_broker.protocol import replica_fetch
 from logbus_broker.protocol.api import ErrorCode
 from logbus_broker.protocol.batch import NO_EPOCH
-from logbus_broker.replication import fetch_sessions, interfaces, led_partition
+from logbus_broker.replication import fetch_sessions, interfaces, led_partition, replication_quota
 
 
 class _Row(NamedTuple):
@@ -57,6 +57,7 @@ class ReplicaServer:
         self.on_candidate: Callable[[led_partition.LedPartition], None] = lambda led: None
         self.on_newer_epoch: Callable[[interfaces.TopicIdPartition, int], None] = lambda key, epoch: None
         self.is_known_topic: Callable[[bytes], bool] = lambda topic_id: True
+        self.quota = replication_quota.ReplicationQuota(config.broker_id)
         self.cluster_id = cluster_id
         self._code_of = code_of
         self._session_ids = session_ids
@@ -87,6 +88,8 @@ class ReplicaServer:
         for key in fetch.forgotten:
             session.forget(key)
         session.stop_holding()
+        if session.over_quota and now >= self.quota.free_at():
+            session.go_on()
         problems = [_Row(row) for part in fetch.partitions if (row := self._take(session, part, now))]
         if session.waiting is not None:
             self._release(session, session.waiting, now)
@@ -287,11 +290,16 @@ class ReplicaServer:
 
     def expire(self, now: float) -> None:
         """Answer the fetches whose wait time is over."""
+        free_at = self.quota.free_at()
         for session in list(self._sessions.values()):
-            if session.waiting is not None and session.waiting.deadline <= now:
+            goes_on = bool(session.over_quota) and now >= free_at
+            if goes_on:
+                session.go_on()
+            if session.waiting is not None and (session.waiting.deadline <= now or (goes_on and _has_urgent(session))):
                 self._answer_waiting(session, now)
-        waiting = (session.waiting for session in self._sessions.values())
-        self.next_deadline = min((fetch.deadline for fetch in waiting if fetch is not None), default=inf)
+        waits = [session.waiting.deadline for session in self._sessions.values() if session.waiting is not None]
+        waits += [self.quota.free_at() for session in self._sessions.values() if session.over_quota]
+        self.next_deadline = min(waits, default=inf)
 
     def _answer_waiting(self, session: fetch_sessions.FetchSession, now: float) -> None:
         waiting, session.waiting = session.waiting, None
@@ -310,11 +318,17 @@ class ReplicaServer:
             del session.dirty[key]
             if not entry.has_news:
                 continue
+            if self.quota.is_active and self._is_over_quota(entry, now):
+                session.over_quota[key] = entry
+                self.next_deadline = min(self.next_deadline, self.quota.free_at())
+                continue
             row = self._row(session, entry, budget, is_first)
             rows.append(row)
             if row.piece is not None:
                 budget -= row.piece.length
                 is_first = False
+                if self.quota.is_active and self._is_held_up(entry):
+                    self.quota.take(row.piece.length, now)
         session.is_woken = False
         session.note_answer(now)
         pieces = replica_fetch.encode_replica_answer([row.answer for row in rows], session_id=session.session_id)
@@ -325,6 +339,14 @@ class ReplicaServer:
                 parts.append(piece)
         parts.append(pieces[-1])
         answer(parts)
+
+    def _is_held_up(self, entry: fetch_sessions.Followed) -> bool:
+        """Whether its rate is limited; as long as it is in sync, acknowledgements wait for it."""
+        led = entry.led
+        return self.quota.is_listed(led.key) and entry.session.replica_id not in led.progress.state.isr
+
+    def _is_over_quota(self, entry: fetch_sessions.Followed, now: float) -> bool:
+        return self.quota.free_at() > now and not entry.led.is_over and self._is_held_up(entry)
 
     def _row(self, session: fetch_sessions.FetchSession, entry: fetch_sessions.Followed, budget: int, is_first: bool) -> _Row:
         led, progress = entry.led, entry.led.progress

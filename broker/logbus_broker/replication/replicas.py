@@ -51,6 +51,7 @@ class FollowedPartition:
         self.name = partition.name
         self.key = (partition.topic_id.bytes, partition.index)
         self.is_recovering = False  # the leader was elected uncleanly: what it lacks is lost
+        self.is_in_sync = False  # as far as this broker has seen
         self.is_changing = False
         self._partition = partition
         self._log = partition.log

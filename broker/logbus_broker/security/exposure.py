@@ -11,6 +11,7 @@ from logbus_broker.config.parsers import Listener, SecurityProtocol
 from logbus_broker.config.settings import BrokerConfig
 
 WORDS = "logbus.allow.unauthenticated"
+METRICS_WORDS = "logbus.metrics.allow.unauthenticated"
 
 
 def reach_of(address: str) -> str:
@@ -34,6 +35,7 @@ def why_closed(listener: Listener, address: str, config: BrokerConfig) -> str | 
     reach, is_metrics = reach_of(address), listener == config.metrics_listener
     if not reach or (not is_metrics and knows_its_clients(listener, config)):
         return None
+    words = METRICS_WORDS if is_metrics else WORDS
     if is_metrics:
         setting, scheme, may, others = "logbus.metrics.listener", "http", "see the names and sizes of topics and groups", ""
     else:
@@ -43,5 +45,12 @@ def why_closed(listener: Listener, address: str, config: BrokerConfig) -> str | 
     return (
         f"{setting}={written} is {reach} and asks nobody for a login: anyone who can connect could {may}. For this machine only, "
         f"set {setting}={scheme}://127.0.0.1:{listener.port}; {others}if all who can connect may do that, add --override "
-        f"{WORDS}=true"
+        f"{words}=true"
     )
+
+
+def allowed_by(listener: Listener, config: BrokerConfig) -> str:
+    """The setting by which it is opened nevertheless; empty if none does."""
+    if config.allow_unauthenticated:
+        return WORDS
+    return METRICS_WORDS if listener == config.metrics_listener and config.metrics_allow_unauthenticated else ""

@@ -22,6 +22,7 @@ from logbus_broker.security import login, scram
 ALGORITHMS = ("RS256", "ES256")
 _FETCH_AGAIN_SECONDS = 60.0
 _TOKEN_BYTES_MAX = 64 * 1024  # what identity providers issue has one or two
+_END_MS_MAX = (1 << 63) - 1  # an answer says how long that is
 _INVALID = json.dumps({"status": "invalid_token"}).encode()
 
 
@@ -97,8 +98,9 @@ def exchange(rules: TokenRules, keys: IssuerKeys, first: bytes) -> login.Exchang
         user = claims[rules.subject_claim]
         if authorization_id not in ("", user):
             raise scram.other_authorization_id(user)
-        return scram.Login(user, until_ms=int(claims["exp"]) * 1000)
-    except (jwt.InvalidTokenError, LookupError, TypeError, ValueError) as error:
+        return scram.Login(user, until_ms=min(int(claims["exp"]) * 1000, _END_MS_MAX))
+    except (jwt.InvalidTokenError, LookupError, TypeError, ValueError, OverflowError, RecursionError) as error:
+        # The last two: an end at infinity, and brackets by the thousand, which older versions of PyJWT let through.
         refusal = _refused("token", user)
         refusal.__cause__ = error
     yield _INVALID

@@ -14,6 +14,7 @@ from typing import Any
 
 ANONYMOUS = "User:ANONYMOUS"  # the principal of a connection that has shown neither a password nor a certificate
 CLUSTER_NAME = "kafka-cluster"  # the only resource of type CLUSTER
+AUDIT_TOPIC = "__logbus_audit"  # who changed what: never everybody's, whatever has no ACLs
 
 
 class ScramMechanism(IntEnum):

@@ -62,6 +62,7 @@ SECTIONS = {
         "topic": ("logbus.cli.topic:command", "List, create, describe, change and delete topics."),
         "group": ("logbus.cli.group:command", "List, describe and delete consumer groups, and move their offsets."),
         "user": ("logbus.cli.user:command", "List, add and remove users, and set their passwords."),
+        "security": ("logbus.cli.secure_home:command", "Make and renew certificates, users and ACLs for a broker elsewhere."),
         "acl": ("logbus.cli.acl:command", "List, add and remove ACLs; explain says which one decides."),
         "retention": ("logbus.cli.retention:command", "Delete old records once every pipeline has loaded them."),
         "exporter": ("logbus.cli.exporter:command", "Serve lag, windows, topics and groups to Prometheus."),

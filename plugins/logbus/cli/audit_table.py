@@ -24,6 +24,7 @@ COLOURS = {table_audit.EXACT: "green", table_audit.WRONG: "red", table_audit.UNK
 @click.option("--topic-column", metavar="NAME", help="The column with the topic, if there is one.")
 @click.option("--partition-column", metavar="NAME", help="The column with the partition; a dot leads into a struct.")
 @click.option("--offset-column", metavar="NAME", help="The column with the offset.")
+@click.option("--timestamp-column", metavar="NAME", help="The column with the record's time: foreign rows count in its hour.")
 @click.option(
     "--database",
     "database_url",
@@ -44,6 +45,7 @@ def command(
     topic_column: str | None,
     partition_column: str | None,
     offset_column: str | None,
+    timestamp_column: str | None,
     database_url: str | None,
     catalog: str | None,
     since: datetime | None,
@@ -57,7 +59,9 @@ def command(
     The table needs columns with each record's partition and offset; nothing in it is changed, and no pipeline is needed.
     Only offsets that it lacks are read from the log. With --warehouse the result is kept there, for pages and metrics.
     """
-    columns = foreign_table.Columns(topic=topic_column, partition=partition_column, offset=offset_column)
+    columns = foreign_table.Columns(
+        topic=topic_column, partition=partition_column, offset=offset_column, timestamp=timestamp_column
+    )
     log = topics.Topics(client.Client.for_command(config))
     with opened(table_name, database_url or warehouse_url, catalog, columns) as table:
         report = table_audit.audit_table(log, table, topic, options.clock(), since=since, until=until, is_shared=is_shared)
@@ -83,11 +87,13 @@ def opened(
 
 def show(report: table_audit.TableReport) -> None:
     """A row for each hour that has records, then what is remarkable."""
-    table = output.Table("HOUR", "VERDICT", "RECORDS", "ROWS", "MISSING", "DOUBLED", numbers_from=2)
+    have_times = any(hour.foreign is not None for hour in report.hours)
+    heads = ("RECORDS", "ROWS", "MISSING", "DOUBLED", *(["FOREIGN"] if have_times else []))
+    table = output.Table("HOUR", "VERDICT", *heads, numbers_from=2)
     for hour in report.hours:
-        counts = (hour.records, hour.rows, hour.missing.count, hour.doubled.count)
+        counts = (hour.records, hour.rows, hour.missing.count, hour.doubled.count, hour.foreign)
         verdict = output.Coloured(hour.verdict, COLOURS[hour.verdict])
-        table.add_row(model.instant_text(hour.start), verdict, *(f"{count:,}" for count in counts))
+        table.add_row(model.instant_text(hour.start), verdict, *(f"{count:,}" for count in counts if count is not None))
     if report.hours:
         output.show(table)
     else:

@@ -11,6 +11,7 @@ from logbus.cli import options, output, topic
 from logbus.errors import UnderReplicated
 from logbus.formatting import many
 from logbus.kafka import client, cluster
+from logbus.status import broker_checks, checks
 
 
 @click.command("cluster")
@@ -20,7 +21,7 @@ from logbus.kafka import client, cluster
 def command(config: Mapping[str, Any], shows_all: bool, as_json: bool) -> None:
     """Show brokers, the controller, and partitions that are offline, under-replicated or moving.
 
-    Exits with status 5 if a partition has no leader, or a replica that is not in sync.
+    Exits with status 5 if a broker or the controller is missing, or a partition has no leader, or a replica that is not in sync.
     """
     facts = cluster.cluster_facts(client.Client.for_question(config))
     if as_json:
@@ -34,9 +35,16 @@ def command(config: Mapping[str, Any], shows_all: bool, as_json: bool) -> None:
             f"cluster {topic.text(facts.cluster_id)}: {many(len(facts.brokers), 'broker')}, "
             f"{many(len(facts.partitions), 'partition')}"
         )
+    findings = list(broker_checks.cluster_findings(facts))
+    for finding in findings:
+        output.echo_err(f"{finding.severity}: {finding.message}")
+        output.echo_err(f"    {finding.advice}")
     offline, behind = len(facts.offline), len(facts.under_replicated)
     if offline or behind:
         raise UnderReplicated(f"{many(offline, 'partition')} without a leader, {behind} with replicas out of sync")
+    for finding in findings:
+        if finding.severity is checks.Severity.ERROR:
+            raise UnderReplicated(finding.message)
 
 
 def is_noteworthy(partition: cluster.PartitionReplicas) -> bool:
@@ -44,11 +52,17 @@ def is_noteworthy(partition: cluster.PartitionReplicas) -> bool:
 
 
 def broker_table(facts: cluster.ClusterFacts) -> output.Table:
-    table = output.Table("broker", "address", "rack", "controller", "replicas", "leads", "out of sync", numbers_from=4)
-    for broker in facts.brokers:
-        is_controller = "yes" if broker.broker_id == facts.controller else ""
-        counts = map(str, facts.counts(broker.broker_id))
-        table.add_row(str(broker.broker_id), f"{broker.host}:{broker.port}", topic.text(broker.rack), is_controller, *counts)
+    table = output.Table(
+        "broker", "address", "rack", "controller", "replicas", "leads", "out of sync", "disk free", numbers_from=4
+    )
+    free = {directory.broker_id: directory.usable_share for directory in facts.directories}
+    rows = [(broker.broker_id, f"{broker.host}:{broker.port}", broker.rack) for broker in facts.brokers]
+    for broker_id, address, rack in sorted([*rows, *((broker_id, "gone", None) for broker_id in facts.gone)]):
+        is_controller = "yes" if broker_id == facts.controller else ""
+        share = free.get(broker_id)
+        counts = map(str, facts.counts(broker_id))
+        room = "-" if share is None else f"{share:.0%}"
+        table.add_row(str(broker_id), address, topic.text(rack), is_controller, *counts, room)
     return table
 
 
@@ -92,7 +106,10 @@ def summary(facts: cluster.ClusterFacts) -> dict[str, Any]:
         "cluster_id": facts.cluster_id,
         "controller": facts.controller,
         "brokers": brokers,
+        "gone": facts.gone,
+        "findings": [finding.summary() for finding in broker_checks.cluster_findings(facts)],
         "offline": len(facts.offline),
+        "below_min_insync": len(facts.below_insync_min),
         "under_replicated": len(facts.under_replicated),
         "moving": len(facts.moving),
         "partitions": [partition_summary(partition) for partition in facts.partitions],

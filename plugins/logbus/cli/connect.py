@@ -98,6 +98,11 @@ FORMS: Mapping[str, Callable[[Mapping[str, Any], str], str]] = {
     help="Write nothing, but print what this program needs, to paste it there. THE PASSWORD IS IN IT: a terminal keeps what it "
     "has shown, so direct it to a file or into a pipe.",
 )
+@click.option(
+    "--advertised-listener",
+    metavar="HOST:PORT",
+    help="With --for: the address to print, where the other program reaches the brokers by another one than is tried here.",
+)
 @options.client_config_option
 def command(
     path: Path,
@@ -106,6 +111,7 @@ def command(
     show_password: bool,
     no_input: bool,
     form: str | None,
+    advertised_listener: str | None,
     client_config: Path | None,
     **given: Any,
 ) -> None:
@@ -118,8 +124,11 @@ def command(
     if form is not None:
         config = asked(given, no_input) if client_config is None else of_file(client_config, given, no_input)
         try_out(config)
-        output.write_raw(f"{FORMS[form](config, conn_id)}\n")
+        printed = config | ({"bootstrap.servers": advertised_listener} if advertised_listener else {})
+        output.write_raw(f"{FORMS[form](printed, conn_id)}\n")
         return
+    if advertised_listener:
+        raise click.UsageError("--advertised-listener goes with --for: what is written down here is what was tried")
     if path.exists() and not replace:
         raise errors.UserError(f"{path} exists already: --replace overwrites it, --write FILE names another one")
     config = asked(given, no_input)

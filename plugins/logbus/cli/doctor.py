@@ -24,6 +24,7 @@ AREAS: Mapping[str, checks.Check] = {
     "spark-submit": installation_checks.check_spark_submit,
     "airflow": installation_checks.check_airflow,
     "broker": broker_checks.check_broker,
+    "cluster": broker_checks.check_cluster,
     "disk": broker_checks.check_disk,
     "clocks": broker_checks.check_clocks,
 }

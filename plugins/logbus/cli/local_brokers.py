@@ -101,8 +101,16 @@ class LocalBrokers:
         ]
 
     def raise_if_ended(self) -> None:
-        self._brokers.raise_if_ended()
-        self._zookeeper.raise_if_ended()
+        """For one broker; in a cluster, what has ended is started again by `keep_up`."""
+        if self._zookeeper_port is None:
+            self._brokers.raise_if_ended()
+
+    def keep_up(self) -> None:
+        """Starts again what has ended of a cluster: meanwhile the other brokers serve, and they need no ZooKeeper for that.
+        `StackError` if a program has ended too often."""
+        if self._zookeeper_port is not None:
+            self._zookeeper.keep_up(self._say)
+            self._brokers.keep_up(self._say)
 
     def report(self) -> str:
         return "\n".join(filter(None, [self._zookeeper.report(), self._brokers.report()]))
@@ -133,7 +141,7 @@ class LocalBrokers:
             lambda: len(client.list_topics(timeout=ANSWER_SECONDS_MAX).brokers) == len(self._ports),
             what=f"a cluster of {len(self._ports)} brokers at {HERE}:{port}",
             not_yet=KafkaException,
-            processes=[self],
+            processes=[self._brokers, self._zookeeper],
             say=self._say,
         )
 

@@ -13,6 +13,7 @@ import signal
 import socket
 import subprocess
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +23,8 @@ from logbus import errors, waiting, watchdog
 GRACE_SECONDS = 10.0  # Airflow's components and the broker end within two or three seconds when they are asked to
 LOG_TAIL_BYTES = 16_384
 LOG_TAIL_LINES = 15
+# A program that ends again and again has a reason, such as a full disk, which no start removes.
+STARTS_MAX, STARTS_SECONDS = 5, 600.0
 
 
 class StackError(errors.LogbusError):
@@ -110,6 +113,7 @@ class Supervisor:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._ending = False
+        self._started_again: dict[str, list[float]] = {}  # when, by the program's name
         self.processes: list[SupervisedProcess] = []
 
     def start(self, program: Program) -> SupervisedProcess:
@@ -119,6 +123,21 @@ class Supervisor:
             process = SupervisedProcess(program)
             self.processes.append(process)
             return process
+
+    def keep_up(self, say: waiting.Say) -> None:
+        """Starts each program again that has ended; `StackError` once one has ended too often."""
+        with self._lock:
+            for index, ended in enumerate(self.processes):
+                if ended.exit_code is None or self._ending:
+                    continue
+                name, now = ended.program.name, time.monotonic()
+                starts = [at for at in self._started_again.get(name, ()) if now - at < STARTS_SECONDS]
+                if len(starts) >= STARTS_MAX:
+                    ended.raise_if_ended()
+                self._started_again[name] = [*starts, now]
+                say(f"{name} ended with status {ended.exit_code} and is started again; its log: {ended.program.log_path}")
+                ended.end()
+                self.processes[index] = SupervisedProcess(ended.program)
 
     def run(self, program: Program, timeout_seconds: float) -> None:
         """Run a program that ends on its own, to its end; anything but success is an error."""

@@ -1,4 +1,5 @@
 """What secures the brokers of one home: an authority and a certificate, users with random passwords, what each of them may do.
+`logbus up --secure` makes it for the brokers that it runs, `logbus security` for one that something else does.
 
     HOME/security/ca.pem ..                the authority and the brokers' certificate: see certificates.py
     HOME/security/users                    NAME=PASSWORD in each line, which the brokers read at their start (logbus.users.file)
@@ -7,19 +8,27 @@
 
 All of it is made at the first secure start, readable by its owner only, and stays: a home that has been secured is started in no
 other way. The ACLs are made once, while the cluster has none, so that what was changed later by `logbus acl` stays changed.
+
+Where each program runs in a container of its own, it gets a folder with what it needs and nothing else:
+
+    SHARED/broker/                 broker.properties, and what that names: all but the authority's key and the clients' files
+    SHARED/NAME/client.properties  what that user needs, the authority's certificate in it
 """
 
 from __future__ import annotations
 
+import signal
 import socket
-from collections.abc import Mapping
+import threading
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import click
 from confluent_kafka.admin import AclBinding, AclOperation, AclPermissionType, ResourcePatternType, ResourceType
 
 from logbus import atomic_write, errors
-from logbus.cli import certificates
+from logbus.cli import certificates, options, output
 from logbus.kafka import acls, client_config, users
 from logbus.kafka.client import Client
 
@@ -40,13 +49,17 @@ RIGHTS: Mapping[str, Mapping[ResourceType, str]] = {
     EXPORTER: {TOPIC: "DESCRIBE DESCRIBE_CONFIGS", GROUP: "DESCRIBE", CLUSTER: "DESCRIBE"},
 }
 USERS = (ADMIN, *RIGHTS)
+BROKERS_FILES = ("ca.pem", "server.pem", "users")
+LOOK_SECONDS = 5.0  # how often a shared folder is compared: a password that was changed is there soon
 
 
 class SecureHome:
-    """`advertised_host`: the name or address by which other machines reach this one; without it, only this machine does."""
+    """`advertised_host`: the name or address by which other machines reach this one; without it, only this machine does. `names`
+    are others that the brokers' certificate has."""
 
-    def __init__(self, home: Path, *, advertised_host: str | None = None) -> None:
+    def __init__(self, home: Path, *, advertised_host: str | None = None, names: Sequence[str] = ()) -> None:
         self.advertised_host = advertised_host
+        self._names = names
         self._directory = home / "security"
         self._clients = self._directory / "clients"
         self._users_path = self._directory / "users"
@@ -86,7 +99,7 @@ class SecureHome:
     def renew(self) -> None:
         """Renews the brokers' certificate, if it is time: they read the new one while they run. Costs nothing otherwise."""
         if self._authority is not None:
-            names = (*LOCAL_NAMES, socket.gethostname(), *filter(None, [self.advertised_host]))
+            names = (*LOCAL_NAMES, socket.gethostname(), *filter(None, [self.advertised_host]), *self._names)
             self._authority.keep_server_certificate(dict.fromkeys(names))
 
     def client_file(self, user: str) -> Path:
@@ -99,18 +112,10 @@ class SecureHome:
     def broker_settings(self, port: int, host: str) -> dict[str, str]:
         """What a broker there is started with. Other machines are let in by listening on all addresses."""
         address = host if self.advertised_host is None else "0.0.0.0"
-        server, authority = self._directory / "server.pem", self._directory / "ca.pem"
         return {
             "listeners": f"{PROTOCOL}://{address}:{port}",
             "advertised.listeners": f"{PROTOCOL}://{self.advertised_host or host}:{port}",
-            "sasl.enabled.mechanisms": ",".join(users.MECHANISMS),
-            "ssl.keystore.type": "PEM",
-            "ssl.keystore.location": str(server),
-            "ssl.truststore.type": "PEM",
-            "ssl.truststore.location": str(authority),
-            "logbus.users.file": str(self._users_path),
-            "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
-            "super.users": f"User:{ADMIN}",
+            **login_settings(self._directory),
         }
 
     def inter_broker_settings(self) -> dict[str, str]:
@@ -125,9 +130,48 @@ class SecureHome:
 
     def grant(self) -> None:
         """The users' ACLs, in the first cluster that starts here."""
-        rules = acls.Acls(Client.for_command(self.client_config(ADMIN)))
-        if not rules.matching():
-            rules.add([rule for user, rights in RIGHTS.items() for rule in rules_of(user, rights)])
+        give_rights(self.client_config(ADMIN))
+
+    def share(self, directory: Path) -> None:
+        """Keeps the folders for programs in containers up to date; the broker's is complete last."""
+        for user in USERS:
+            settings = client_config.inlined(self.client_config(user))
+            keep_file(directory / user / "client.properties", client_config.properties(settings).encode())
+        broker = directory / "broker"
+        for name in BROKERS_FILES:
+            keep_file(broker / name, (self._directory / name).read_bytes())
+        lines = "".join(f"{name}={value}\n" for name, value in login_settings(broker).items())
+        keep_file(broker / "broker.properties", lines.encode())
+
+
+def keep_file(path: Path, content: bytes) -> None:
+    """The file with this content, for its owner only; left alone if it has it already: a broker reads a file that has changed."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if not path.exists() or path.read_bytes() != content:
+        atomic_write.replace_atomically(path, content, mode=0o600)
+
+
+def login_settings(directory: Path) -> dict[str, str]:
+    """Who may log in to a broker, and what it shows them, by the files of that directory."""
+    return {
+        "sasl.enabled.mechanisms": ",".join(users.MECHANISMS),
+        "ssl.keystore.type": "PEM",
+        "ssl.keystore.location": str(directory / "server.pem"),
+        "ssl.truststore.type": "PEM",
+        "ssl.truststore.location": str(directory / "ca.pem"),
+        "logbus.users.file": str(directory / "users"),
+        "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+        "super.users": f"User:{ADMIN}",
+    }
+
+
+def give_rights(administrator: Mapping[str, Any]) -> bool:
+    """Makes the users' ACLs where the cluster has none; returns whether it had none."""
+    rules = acls.Acls(Client.for_command(administrator))
+    if rules.matching():
+        return False
+    rules.add([rule for user, rights in RIGHTS.items() for rule in rules_of(user, rights)])
+    return True
 
 
 def rules_of(user: str, rights: Mapping[ResourceType, str]) -> list[AclBinding]:
@@ -145,3 +189,48 @@ def rules_of(user: str, rights: Mapping[ResourceType, str]) -> list[AclBinding]:
         for kind, words in rights.items()
         for word in words.split()
     ]
+
+
+@click.group("security")
+def command() -> None:
+    """Secure a broker that `logbus up` does not run, in containers for example: TLS, users and ACLs.
+
+    `keep` makes the files that the broker and its clients need; `grant`, once the broker runs, gives the users their rights.
+    """
+
+
+@command.command("keep")
+@click.option("--home", required=True, type=click.Path(path_type=Path, file_okay=False), help="Where the authority is kept.")
+@click.option(
+    "--share",
+    "shared",
+    required=True,
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Where the folders for the broker and for each user are, such as volumes of their containers.",
+)
+@click.option("--name", "names", multiple=True, metavar="HOST", help="A name of the broker for its certificate; may be repeated.")
+@click.option("-b", "--bootstrap-server", "bootstrap", required=True, metavar="HOST:PORT", help="Where clients reach the broker.")
+def keep(home: Path, shared: Path, names: tuple[str, ...], bootstrap: str) -> None:
+    """Make certificates and users where there are none, and renew the certificate in time, until SIGTERM or Ctrl-C.
+
+    The broker is started with `--config SHARED/broker/broker.properties` and its listeners; clients with `--client-config
+    SHARED/NAME/client.properties`. A broker reads a renewed certificate while it runs.
+    """
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    home_here = SecureHome(home.absolute(), names=names)
+    home_here.prepare(bootstrap)
+    home_here.share(shared.absolute())
+    output.echo(f"shared: {shared}: broker, {', '.join(USERS)}")
+    while not stop.wait(LOOK_SECONDS):
+        home_here.renew()
+        home_here.share(shared.absolute())
+
+
+@command.command("grant")
+@options.with_broker
+def grant(config: Mapping[str, Any]) -> None:
+    """Give the users that `keep` has made their ACLs, as the administrator, unless the cluster has any ACL already."""
+    granted = give_rights(config)
+    output.echo(f"granted: {', '.join(RIGHTS)}" if granted else "unchanged: the cluster has ACLs already")

@@ -142,6 +142,10 @@ class LocalStack:
         self._airflow_supervisor.raise_if_ended()
         self._postgres.raise_if_ended()
 
+    def keep_up(self) -> None:
+        """Starts the parts of a cluster of brokers again that have ended: the others serve meanwhile."""
+        self._brokers.keep_up()
+
     def renew_certificates(self) -> None:
         """Those that will not be valid for long."""
         if self.security is not None:
@@ -239,10 +243,11 @@ def project_directory() -> Path:
 
 
 def stay_up(stack: LocalStack, console: Console) -> None:
-    """Until Ctrl-C, or until a part of the stack exits on its own."""
+    """Until Ctrl-C, or until a part of the stack exits on its own that no other part replaces."""
     console.print("Everything stays up: Ctrl-C ends it.")
     try:
         while True:
+            stack.keep_up()
             stack.raise_if_ended()
             stack.renew_certificates()
             time.sleep(WATCH_SECONDS)

@@ -5,12 +5,17 @@ do everything; of the ACLs that name the resource (literally, by a prefix, or as
 allows passes; else nothing does, unless no ACL names the resource and allow.everyone.if.no.acl.found is set. Read, Write, Delete
 and Alter imply Describe, and AlterConfigs implies DescribeConfigs, but only where they are allowed. Our broker gives the same
 reason for a refusal, in the same words; it may import nothing of this, nor this of it, so a test compares them.
+
+On our broker alone, the ACL `ALLOW READ` on the literal topic `web:0:100-200` allows one user to read the offsets 100 to 199 of
+partition 0 of the topic `web` and to describe `web`; on any other Kafka it names nothing, since no topic has a colon in its name.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from confluent_kafka.admin import (
     AclBinding,
@@ -22,7 +27,7 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from logbus import errors
+from logbus import errors, formatting
 from logbus.kafka.client import Client
 
 # What an ACL can be about, in the words of kafka-acls.
@@ -51,6 +56,33 @@ OPERATIONS: Mapping[str, AclOperation] = {
     for operation in AclOperation
     if operation not in (AclOperation.UNKNOWN, AclOperation.ANY)
 }
+
+
+RANGE = re.compile(r"([^:]+):(0|[1-9][0-9]{0,9}):(0|[1-9][0-9]{0,18})-([1-9][0-9]{0,18})")
+RANGES_SHOWN_MAX = 3
+
+
+class AclRange(NamedTuple):
+    """The offsets from `start` on and before `end` of one partition; as a text, the name of a topic in an ACL."""
+
+    topic: str
+    partition: int
+    start: int
+    end: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}:{self.partition}:{self.start}-{self.end}"
+
+
+def range_of(acl: AclBinding) -> AclRange | None:
+    """The range that the ACL allows to be read, on our broker."""
+    match = RANGE.fullmatch(acl.name) if acl.name and acl.resource_pattern_type is ResourcePatternType.LITERAL else None
+    is_reading = (acl.restype, acl.operation, acl.permission_type) == (
+        ResourceType.TOPIC,
+        AclOperation.READ,
+        AclPermissionType.ALLOW,
+    )
+    return AclRange(match[1], *map(int, match.groups()[1:])) if match and is_reading else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,6 +128,7 @@ def decide(
     """Kafka's decision about a request of `principal` from `host`; the host `*` is one that no ACL names."""
     if principal in (settings.super_users or ()):
         return AclDecision(is_allowed=True, acl=None, reason=f"one of {SUPER_USERS}")
+    acls = list(acls)
     naming = sorted((acl for acl in acls if resource.is_named_by(acl)), key=precedence)
     fitting = [acl for acl in naming if acl.principal in (principal, EVERYBODY) and acl.host in (host, ANY_NAME)]
     meant = (operation, AclOperation.ALL)
@@ -104,12 +137,21 @@ def decide(
         if acl.permission_type is AclPermissionType.DENY and acl.operation in meant:
             reason = f"the ACL {as_text(acl)!r} decides, and would have to be deleted"
             return AclDecision(is_allowed=False, acl=acl, reason=reason)
+    ranges = sorted(
+        (offsets, acl)
+        for acl in (acls if resource.kind is ResourceType.TOPIC else ())
+        if acl.principal == principal and (offsets := range_of(acl)) is not None and offsets.topic == resource.name
+    )
+    if operation is AclOperation.DESCRIBE:
+        fitting += [acl for _, acl in ranges if acl.host in (host, ANY_NAME)]
     for acl in fitting:
         if acl.permission_type is AclPermissionType.ALLOW and acl.operation in implying:
             return AclDecision(is_allowed=True, acl=acl, reason=f"the ACL {as_text(acl)!r} decides")
     if not naming and settings.allows_everyone:
         return AclDecision(is_allowed=True, acl=None, reason=f"it has no ACLs, and {ALLOW_EVERYONE} is set")
     reason = f"no ACL allows it; {as_text(allowing(principal, operation, resource))!r} would"
+    if operation is AclOperation.READ and (names := [acl.name for _, acl in ranges if acl.host == ANY_NAME]):
+        reason = f"its ACLs allow only {formatting.several(names, RANGES_SHOWN_MAX)}"
     return AclDecision(is_allowed=False, acl=None, reason=reason)
 
 
@@ -168,6 +210,13 @@ class Acls:
         filters = [in_filter(acl) for acl in acls]
         if filters:
             self.client.ask(lambda: self.client.admin().delete_acls(filters, **self.client.limits()), needs="Alter")
+
+    def delete_of(self, principal: str) -> None:
+        """All ACLs of the principal."""
+        chosen = AclBindingFilter(
+            ResourceType.ANY, None, ResourcePatternType.ANY, principal, None, AclOperation.ANY, AclPermissionType.ANY
+        )
+        self.client.ask(lambda: self.client.admin().delete_acls([chosen], **self.client.limits()), needs="Alter")
 
     def settings(self) -> AuthorizerSettings:
         """Of the broker that answers; unknown where this user may not see its settings, or it does not show these."""

@@ -36,7 +36,7 @@ from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec, Resou
 
 from logbus import errors, waiting
 from logbus.kafka import tokens
-from logbus.kafka.errors import ANYBODY, AWAY, LOGIN_REFUSED, ConnectionReports, explain, unavailable
+from logbus.kafka.errors import ANYBODY, AWAY, FINAL, ConnectionReports, explain, unavailable
 
 # A partition of a topic: the key of all offsets.
 PartitionId = tuple[str, int]
@@ -138,7 +138,7 @@ class Client:
         self._asked_at = 0.0  # the last request
         self._making = Lock()
         self._admin: AdminClient | None = None
-        self._connections = ConnectionReports(logger)
+        self._connections = ConnectionReports(logger, str(config.get("security.protocol", "PLAINTEXT")))
 
     @classmethod
     def for_command(cls, config: Mapping[str, Any]) -> Client:
@@ -232,9 +232,9 @@ class Client:
 
     def _why_away(self, since: float) -> str | None:
         """Why the broker is taken to be away after a silence since then; None while it may only be slow. A login that it refuses
-        needs no waiting: it will not accept it later."""
+        needs no waiting: it will not accept it later, nor speak another protocol."""
         handshake = self._failed_handshake()
-        if handshake is not None and handshake.code() in LOGIN_REFUSED:
+        if handshake is not None and handshake.code() in FINAL:
             return handshake.str()
         limit = self.timeout_seconds if self._has_answered else min(self.timeout_seconds, self.first_answer_seconds_max)
         if time.monotonic() - since < limit:
@@ -370,17 +370,22 @@ class Client:
     def ask_offsets(
         self, specs: Mapping[PartitionId, OffsetSpec], isolation_level: str = LATEST
     ) -> dict[PartitionId, Future[Any]]:
-        """All partitions, in one request to each broker that leads some of them; none if `specs` is empty."""
+        """All partitions, in one request to each broker that leads some of them; none if `specs` is empty. A partition without a
+        leader fails: librdkafka sends no request for it, and returns -1001, which it calls INVALID, as if that were an answer."""
         if not specs:
             return {}
         request = {TopicPartition(*partition_id): spec for partition_id, spec in specs.items()}
         futures = self.admin().list_offsets(request, **self.limits(), isolation_level=ISOLATION_LEVELS[isolation_level])
-        return {(part.topic, part.partition): future for part, future in futures.items()}
+        return {(part.topic, part.partition): _of_a_leader(future) for part, future in futures.items()}
 
     def ask_settings(self, topics: Iterable[str]) -> dict[str, Future[Any]]:
         resources = [ConfigResource(ResourceType.TOPIC, topic) for topic in topics]
         futures = self.admin().describe_configs(resources, **self.limits()) if resources else {}
         return {resource.name: future for resource, future in futures.items()}
+
+    def ask_broker_settings(self, broker_id: int) -> Future[Any]:
+        resource = ConfigResource(ResourceType.BROKER, str(broker_id))
+        return self.admin().describe_configs([resource], **self.limits())[resource]
 
     def ask_group_names(self) -> Future[Any]:
         """The names of all groups that any broker of the cluster coordinates."""
@@ -393,3 +398,24 @@ class Client:
         """All committed offsets of a group; librdkafka takes only one group per call."""
         request = [ConsumerGroupTopicPartitions(group)]
         return self.admin().list_consumer_group_offsets(request, require_stable=False, **self.limits())
+
+
+NO_RECORD = -1  # the broker's own answer where no record is found: the lowest offset that is one
+NONE_OF_ALL_LEADERS = KafkaError._NOENT  # if no partition of a request has one
+
+
+def _of_a_leader(future: Future[Any]) -> Future[Any]:
+    checked = Future[Any]()
+
+    def check(answered: Future[Any]) -> None:
+        error = answered.exception()
+        is_leaderless = error is None and answered.result().offset < NO_RECORD
+        if is_leaderless or (isinstance(error, KafkaException) and error.args[0].code() == NONE_OF_ALL_LEADERS):
+            error = KafkaException(KafkaError(KafkaError.LEADER_NOT_AVAILABLE))
+        if error is None:
+            checked.set_result(answered.result())
+        else:
+            checked.set_exception(error)
+
+    future.add_done_callback(check)
+    return checked

@@ -14,12 +14,12 @@ from __future__ import annotations
 import ssl
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from logbus.errors import NotAskable, UserError
+from logbus.errors import LogbusError, NotAskable, UserError
 from logbus.kafka import errors, tokens
 from logbus.kafka.client import Client, PartitionId
 from logbus.waiting import announced
@@ -49,6 +49,7 @@ OF_CONNECTING: Mapping[str, tuple[str, ...]] = {
     "GSSAPI": ("sasl.kerberos.",),
 }
 FALSE = ("false", "f", "0")  # as librdkafka reads it
+OFFSETS_TOPIC = "__consumer_offsets"
 
 
 @contextmanager
@@ -210,6 +211,20 @@ class ClusterFacts:
     controller: int | None
     brokers: Sequence[LiveBroker]
     partitions: Sequence[PartitionReplicas]
+    directories: Sequence[DirectoryReading] = ()
+    insync_min: Mapping[str, int] = field(default_factory=dict)  # min.insync.replicas of topics that lack replicas
+    offsets_factor: int | None = None  # offsets.topic.replication.factor
+
+    @property
+    def gone(self) -> list[int]:
+        """Brokers that have replicas and are not there."""
+        live = {broker.broker_id for broker in self.brokers}
+        return sorted({broker for part in self.partitions for broker in part.replicas} - live)
+
+    @property
+    def below_insync_min(self) -> list[PartitionReplicas]:
+        """Those that refuse acks=all."""
+        return [part for part in self.partitions if len(part.in_sync) < self.insync_min.get(part.topic, 0)]
 
     @property
     def offline(self) -> list[PartitionReplicas]:
@@ -272,11 +287,28 @@ def cluster_facts(client: Client, begin: Callable[[Client], AbstractContextManag
     while True:
         with begin(client) as broker:
             try:
-                return describe_cluster(broker)
+                return with_settings(client, describe_cluster(broker))
             except KafkaConnectionError as refused:
                 tries_left -= 1
                 if not tries_left:
                     raise explained(client, refused) from None
+
+
+def with_settings(client: Client, facts: ClusterFacts) -> ClusterFacts:
+    """With the settings by which a number of replicas is too low; those that the user may not see stay unknown."""
+    topics = sorted({part.topic for part in facts.partitions if len(part.in_sync) < len(part.replicas)})
+    settings_by_topic = {topic: client.outcome(future, topic) for topic, future in client.ask_settings(topics).items()}
+    numbers = ((topic, _number(settings, "min.insync.replicas")) for topic, settings in settings_by_topic.items())
+    insync_min = {topic: number for topic, number in numbers if number is not None}
+    factor = None
+    if len(facts.brokers) > 1 and any(part.topic == OFFSETS_TOPIC for part in facts.partitions):
+        future = client.ask_broker_settings(facts.brokers[0].broker_id)
+        factor = _number(client.outcome(future, OFFSETS_TOPIC), "offsets.topic.replication.factor")
+    return replace(facts, insync_min=insync_min, offsets_factor=factor)
+
+
+def _number(settings: Any, name: str) -> int | None:
+    return None if isinstance(settings, LogbusError) or name not in settings else int(settings[name].value)
 
 
 def describe_cluster(client: Any) -> ClusterFacts:
@@ -290,6 +322,10 @@ def describe_cluster(client: Any) -> ClusterFacts:
         eligible = eligible_replicas(client, [topic["name"] for topic in topics])
     except KafkaError:
         eligible = {}
+    try:
+        directories = [log_directory(row["broker"], each) for row in client.describe_log_dirs() for each in row["log_dirs"]]
+    except KafkaError:  # a right that is lacking, or a broker that has just died
+        directories = []
     brokers = [
         LiveBroker(broker_id=row["broker_id"], host=row["host"], port=row["port"], rack=row["rack"]) for row in cluster["brokers"]
     ]
@@ -300,6 +336,7 @@ def describe_cluster(client: Any) -> ClusterFacts:
         controller=None if controller < 0 else controller,
         brokers=sorted(brokers, key=lambda broker: broker.broker_id),
         partitions=list(partition_replicas(topics, eligible, moving)),
+        directories=directories,
     )
 
 

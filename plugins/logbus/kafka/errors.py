@@ -8,6 +8,9 @@ the broker's own message.
 is unknown, nothing listens at its address, or it hangs up during the handshake. Time changes none of that; usually the address or
 a setting is wrong. Slow: its connections are accepted, if only by the kernel, or are still being made. A machine that swaps looks
 like that, and so does a process that is stopped: it answers later, and what waits for it has to go on waiting.
+
+Where a connection fails as it does at a listener with another protocol, the listener is asked which one it speaks
+(`spoken_protocol`): that it wants TLS or a login is worth more to a user than how the connection ended.
 """
 
 from __future__ import annotations
@@ -16,9 +19,13 @@ import logging
 import re
 import shlex
 import socket
+import ssl
+import struct
 import time
 from collections import Counter
 from collections.abc import Mapping
+from contextlib import ExitStack
+from typing import NamedTuple
 
 from confluent_kafka import KafkaError
 
@@ -33,7 +40,6 @@ COMING = (
     KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
     KafkaError.COORDINATOR_NOT_AVAILABLE,
     KafkaError.NOT_COORDINATOR,
-    KafkaError.LEADER_NOT_AVAILABLE,
     KafkaError.NOT_LEADER_FOR_PARTITION,
     KafkaError.UNKNOWN_TOPIC_ID,
 )
@@ -52,8 +58,10 @@ LOGIN_REFUSED = (KafkaError._AUTHENTICATION, KafkaError.SASL_AUTHENTICATION_FAIL
 CONNECTING = (KafkaError._SSL, *LOGIN_REFUSED)
 TLS_FAILED = "SSL handshake failed"  # if the peer hung up, librdkafka gives the code _TRANSPORT: the port may not speak TLS
 
-# Codes of ours: librdkafka has none for an alert, and reports a connection that ended; nor for a client that got no token.
-CERTIFICATE_REFUSED, NO_TOKEN = -10_000, -10_001
+# Codes of ours: librdkafka has none for an alert, and reports a connection that ended; nor for a client that got no token; nor
+# for a listener that speaks another protocol.
+CERTIFICATE_REFUSED, NO_TOKEN, OTHER_PROTOCOL = -10_000, -10_001, -10_002
+FINAL = (*LOGIN_REFUSED, OTHER_PROTOCOL)
 TOKEN_FAILED = "acquire SASL OAUTHBEARER token"
 
 # What librdkafka puts around such a message: "ssl://host:9093/bootstrap: ... (after 2ms in state SSL_HANDSHAKE)".
@@ -87,6 +95,7 @@ DENIED: Mapping[int, str] = {
     "ssl.certificate.location and ssl.key.location, or their like in ssl.keystore",
     NO_TOKEN: "this client got no token to log in to {broker} with: {message}. Check sasl.oauthbearer.token.endpoint.url, "
     "sasl.oauthbearer.client.id and sasl.oauthbearer.client.secret, or oauth_cb",
+    OTHER_PROTOCOL: "{broker} {message}",
     KafkaError._AUTHENTICATION: _AUTHENTICATION,
     KafkaError.SASL_AUTHENTICATION_FAILED: _AUTHENTICATION,
     KafkaError.UNSUPPORTED_SASL_MECHANISM: "{broker} does not support this SASL mechanism: set sasl.mechanism to one of its "
@@ -106,6 +115,10 @@ MEANINGS: Mapping[int, tuple[type[UserError], str]] = {
     KafkaError.GROUP_ID_NOT_FOUND: (GroupMissing, "{broker} has no group {about!r}: `logbus group ls` lists those it has"),
     KafkaError.NON_EMPTY_GROUP: (GroupActive, "group {about} has members: stop them first"),
     KafkaError._MSG_TIMED_OUT: (BrokerUnavailable, "{broker} did not answer for too long: check that it runs"),
+    KafkaError.LEADER_NOT_AVAILABLE: (
+        BrokerNotReady,
+        "a partition of topic {about} has no leader at the moment: `logbus cluster` shows which, and which brokers are missing",
+    ),
 }
 
 
@@ -166,6 +179,8 @@ ADDRESS = re.compile(r"^(?:\w+://)?(\S+:\d+)/\S+: ")
 HUNG_UP = re.compile(
     r"(?:\w+://)?([^\s/]+:\d+)/\S+: Disconnected.*(?: in state APIVERSION_QUERY|\(after \d{1,3}ms in state UP\))"
 )
+# How a failed handshake reads at a listener with another protocol: without TLS, or without a login.
+FOREIGN = re.compile(r"PLAINTEXT broker listener|wrong version number|current SASL state")
 HANG_UPS_MIN = 2  # a broker that is stopped ends young connections, too, and then there is none
 HANGS_UP = (
     "ends each connection at once: security.protocol is not what this listener speaks (PLAINTEXT, SSL, SASL_PLAINTEXT or "
@@ -177,10 +192,12 @@ ALERT = re.compile(r"/tls alert ([\w ]+): SSL alert number")
 
 class ConnectionReports:
     """What the handles of one client have reported. It is their logger, `note` their error callback; neither may refer to the
-    client, or handle and client would keep each other alive."""
+    client, or handle and client would keep each other alive. `protocol` is the client's security.protocol."""
 
-    def __init__(self, logger: logging.Logger) -> None:
+    def __init__(self, logger: logging.Logger, protocol: str = "PLAINTEXT") -> None:
         self._logger = logger
+        self._protocol = protocol.upper()
+        self._asked: dict[str, str | None] = {}  # how the protocols of listeners differ, by address
         self._handshake: tuple[float, KafkaError] | None = None  # the last one that failed
         self._failed: set[str] = set()  # addresses
         self._hang_ups: Counter[str] = Counter()
@@ -195,14 +212,29 @@ class ConnectionReports:
         self._logger.log(level, template, *values)
 
     def note(self, error: KafkaError) -> None:
+        address = ADDRESS.match(error.str())
         if (handshake := failed_handshake(error)) is not None:
-            self._handshake = (time.monotonic(), handshake)
-        elif (address := ADDRESS.match(error.str())) is not None:
+            is_foreign = address is not None and FOREIGN.search(error.str()) is not None
+            other = self._other_protocol(address[1]) if address is not None and is_foreign else None
+            self._handshake = (time.monotonic(), handshake if other is None else KafkaError(OTHER_PROTOCOL, other))
+        elif address is not None:
             self._failed.add(address[1])
+
+    def _other_protocol(self, address: str) -> str | None:
+        """What is wrong with security.protocol there; None if nothing is, or the listener does not say."""
+        if address not in self._asked:
+            spoken = spoken_protocol(address)
+            advice = None
+            if spoken is not None and spoken.name != self._protocol:
+                login = f", and sasl.mechanism to one of {', '.join(spoken.mechanisms)}" if spoken.mechanisms else ""
+                advice = f"speaks {spoken.name}, and security.protocol is {self._protocol}: set it to {spoken.name}{login}"
+            self._asked[address] = advice
+        return self._asked[address]
 
     def forget(self) -> None:
         """A broker has answered."""
         self._handshake = None
+        self._asked.clear()
         self._failed.clear()
         self._hang_ups.clear()
 
@@ -215,8 +247,60 @@ class ConnectionReports:
         """Why, for each broker that is. An error may be over, or about one of a host's addresses only: so each is looked at."""
         reasons = {address: _connect_error(address) for address in tuple(self._failed)}
         self._failed.difference_update(address for address, reason in reasons.items() if reason is None)
-        reasons |= {address: HANGS_UP for address, count in tuple(self._hang_ups.items()) if count >= HANG_UPS_MIN}
+        for address, count in tuple(self._hang_ups.items()):
+            if count >= HANG_UPS_MIN:
+                other = self._other_protocol(address)
+                if other is not None:
+                    self._handshake = (time.monotonic(), KafkaError(OTHER_PROTOCOL, other))
+                reasons[address] = HANGS_UP
         return [reason for reason in reasons.values() if reason is not None]
+
+
+class SpokenProtocol(NamedTuple):
+    """What a listener expects: a name of security.protocol, and the mechanisms of SASL that it takes."""
+
+    name: str
+    mechanisms: tuple[str, ...] = ()
+
+
+# A request that every Kafka since 1.0 answers before a login, with the mechanisms that it knows instead of this one, or, where it
+# wants no login, with an error: SaslHandshake version 1, correlation id 0, no client id.
+HANDSHAKE = struct.pack(">hhih", 17, 1, 0, -1) + struct.pack(">h", 1) + b"?"
+ILLEGAL_SASL_STATE = 34
+ANSWER_BYTES_MAX = 4_096
+
+
+def spoken_protocol(address: str) -> SpokenProtocol | None:
+    """Asks the listener at `host:port`, within some seconds; None if it does not say."""
+    for has_tls in (True, False):
+        try:
+            code, mechanisms = _ask_mechanisms(address, has_tls)
+        except (OSError, OverflowError, struct.error, UnicodeDecodeError):
+            continue
+        tls = "SSL" if has_tls else "PLAINTEXT"
+        return SpokenProtocol(tls) if code == ILLEGAL_SASL_STATE else SpokenProtocol(f"SASL_{tls}", mechanisms)
+    return None
+
+
+def _ask_mechanisms(address: str, has_tls: bool) -> tuple[int, tuple[str, ...]]:
+    host, _, port = address.rpartition(":")
+    with ExitStack() as stack:
+        connection: socket.socket = stack.enter_context(socket.create_connection((host.strip("[]"), int(port)), LOOK_SECONDS_MAX))
+        if has_tls:
+            unverified = ssl.create_default_context()  # nothing is told, and nothing believed but the names
+            unverified.check_hostname, unverified.verify_mode = False, ssl.CERT_NONE
+            connection = stack.enter_context(unverified.wrap_socket(connection))
+        connection.sendall(struct.pack(">i", len(HANDSHAKE)) + HANDSHAKE)
+        answer = stack.enter_context(connection.makefile("rb"))
+        (size,) = struct.unpack(">i", answer.read(4))
+        body = answer.read(min(size, ANSWER_BYTES_MAX))
+    _, code, count = struct.unpack_from(">ihi", body)
+    names, position = [], 10
+    for _ in range(count):
+        (length,) = struct.unpack_from(">h", body, position)
+        names.append(body[position + 2 : position + 2 + length].decode())
+        position += 2 + length
+    return code, tuple(names)
 
 
 def _connect_error(address: str) -> str | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 
 from confluent_kafka import KafkaError
 from confluent_kafka.admin import (
@@ -33,6 +34,10 @@ PASSWORD_BYTES = 24  # 192 bits
 def random_password() -> str:
     """Letters, digits, `-` and `_`: in no file and no shell need any of them be quoted."""
     return secrets.token_urlsafe(PASSWORD_BYTES)
+
+
+class _NotThere(Exception):
+    """There is no such credential."""
 
 
 class ScramUsers:
@@ -65,9 +70,14 @@ class ScramUsers:
         for name in mechanisms:
             self._alter(user, UserScramCredentialDeletion(user, MECHANISMS[name]))
 
-    def _alter(self, user: str, alteration: UserScramCredentialAlteration) -> None:
+    def forget(self, user: str, mechanism: str) -> None:
+        """Deletes the credential of this mechanism, if it is there."""
+        with suppress(_NotThere):
+            self._alter(user, UserScramCredentialDeletion(user, MECHANISMS[mechanism]), _NotThere())
+
+    def _alter(self, user: str, alteration: UserScramCredentialAlteration, unknown: Exception | None = None) -> None:
         question = self.client.admin().alter_user_scram_credentials
-        explained = {KafkaError.RESOURCE_NOT_FOUND: unknown_user(user)}
+        explained = {KafkaError.RESOURCE_NOT_FOUND: unknown or unknown_user(user)}
         self.client.ask(lambda: question([alteration], **self.client.limits()), user, needs="Alter", explained=explained)
 
 

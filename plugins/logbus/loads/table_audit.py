@@ -6,7 +6,8 @@ registered. The table's database reduces its rows to runs of offsets (foreign_ta
 A gap alone proves nothing: transactions leave markers, aborted records and compaction leave offsets that no record has. So the
 gaps are read from the log, and only they: a table without gaps costs no read at all. What the log no longer holds is unknown and
 not missing. A row of an offset that no record of the topic can have is foreign: another topic's, an unknown partition's, one
-after the log's end (asked for after the table was read), or without a number.
+after the log's end (asked for after the table was read), or without a number. It has no place in the log, so its hour is that of
+its own time, if the table has a column with that.
 """
 
 from __future__ import annotations
@@ -37,6 +38,11 @@ RANGES_MAX = 10  # of each kind and hour: enough to look at; the counts are of a
 # After a gap the reader goes on to the next one if that is near, because another request costs as much as so many records.
 READ_ON_MAX = 50_000
 
+WITHOUT_TIMES = (
+    "foreign rows have no hour: the table has no column with the records' time under a usual name (--timestamp-column, "
+    "timestamp_column)"
+)
+
 EXACT, WRONG, UNKNOWN = "exact", "wrong", "unknown"
 VERDICTS = (EXACT, WRONG, UNKNOWN)
 
@@ -59,29 +65,41 @@ class Spans:
 
 @dataclass(slots=True, kw_only=True)
 class HourAudit:
-    """One hour: `records` in the log, `rows` at their offsets, `missing` records and `doubled` rows."""
+    """One hour: `records` in the log, `rows` at their offsets, `missing` records and `doubled` rows. `foreign` rows are those
+    with a time in it; None where the table has no times."""
 
     start: datetime
     records: int = 0
     rows: int = 0
     missing: Spans = field(default_factory=Spans)
     doubled: Spans = field(default_factory=Spans)
+    foreign: int | None = None
     unknown: list[str] = field(default_factory=list)
 
     @property
     def verdict(self) -> str:
-        return WRONG if self.missing.count or self.doubled.count else UNKNOWN if self.unknown else EXACT
+        return WRONG if self.missing.count or self.doubled.count or self.foreign else UNKNOWN if self.unknown else EXACT
 
     def remarks(self) -> list[str]:
         """What is wrong, or why it is not known, each as a sentence."""
         spans = {"missing": self.missing, "doubled": self.doubled}
         differences = [f"{name}: {', '.join(map(str, part.first))}" for name, part in spans.items() if part.count]
+        if self.foreign:
+            differences.append(f"foreign: {many(self.foreign, 'row')}")
         return [*differences, *(f"unknown: {reason}" for reason in self.unknown)]
 
     def summary(self) -> dict[str, Any]:
         """As JSON-ready values."""
-        counts = {"records": self.records, "rows": self.rows, "missing": self.missing.count, "doubled": self.doubled.count}
-        return {"start": model.instant_text(self.start), "verdict": self.verdict, **counts, "remarks": self.remarks()}
+        return {
+            "start": model.instant_text(self.start),
+            "verdict": self.verdict,
+            "records": self.records,
+            "rows": self.rows,
+            "missing": self.missing.count,
+            "doubled": self.doubled.count,
+            "foreign": self.foreign,
+            "remarks": self.remarks(),
+        }
 
     def stored(self) -> dict[str, Any]:
         """As columns of the ledger."""
@@ -92,13 +110,14 @@ class HourAudit:
             "row_count": self.rows,
             "missing_count": self.missing.count,
             "doubled_count": self.doubled.count,
+            "foreign_count": self.foreign,
             "remarks": self.remarks(),
         }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableReport:
-    """The outcome. `foreign` are rows that no record of the topic can have, with the reasons in `problems`."""
+    """The outcome. `foreign` are rows of the whole table that no record of the topic can have, with the reasons in `problems`."""
 
     table: str
     topic: str
@@ -165,11 +184,12 @@ def audit_table(
     reader = GapReader(log, topic, edges.ends)
     for piece in without_gaps(edges.ranges, table.runs(topic, edges.ranges)):
         judge_piece(hours, edges, piece, reader)
-    foreign, problems, notes = judge_places(log, table, facts, edges, is_shared=is_shared)
+    hours = [hour for hour in hours if hour.records or hour.rows or hour.unknown]
+    foreign, problems, notes = judge_places(log, table, facts, edges, hours, is_shared=is_shared)
     return TableReport(
         table=table.name,
         topic=topic,
-        hours=[hour for hour in hours if hour.records or hour.rows or hour.unknown],
+        hours=hours,
         foreign=foreign,
         problems=problems,
         notes=notes,
@@ -324,7 +344,7 @@ class GapReader:
 
 
 def judge_places(
-    log: OffsetLog, table: ForeignTable, facts: TopicFacts, edges: Edges, *, is_shared: bool
+    log: OffsetLog, table: ForeignTable, facts: TopicFacts, edges: Edges, hours: Sequence[HourAudit], *, is_shared: bool
 ) -> tuple[int, list[str], list[str]]:
     """How many rows of the whole table are foreign, with the reasons, and notes on rows that nothing can be said about."""
     counts, notes = dict[str, int](), list[str]()
@@ -346,7 +366,19 @@ def judge_places(
         if before:
             notes.append(f"{many(before, 'row')} of {facts.name}-{part.partition} from before the log begins, at {begins}")
     problems = [f"foreign: {many(count, 'row')} {what}" for what, count in counts.items() if count]
-    return sum(counts.values()), problems, notes
+    foreign = sum(counts.values())
+    if table.columns.timestamp is not None:
+        by_hour = dict[datetime, int]()
+        if foreign and hours:
+            span = model.Interval(hours[0].start, hours[-1].start + model.HOUR)
+            by_hour.update(table.foreign_by_hour(facts.name, ends, span, is_shared=is_shared))
+        for hour in hours:
+            hour.foreign = by_hour.get(hour.start, 0)
+        if elsewhere := foreign - sum(hour.foreign or 0 for hour in hours):
+            notes.append(f"{many(elsewhere, 'foreign row')} whose {table.columns.timestamp} is in no hour that was audited")
+    elif foreign:
+        notes.append(WITHOUT_TIMES)
+    return foreign, problems, notes
 
 
 def record_report(engine: Engine, report: TableReport, now: datetime) -> None:

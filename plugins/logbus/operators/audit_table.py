@@ -26,9 +26,10 @@ class AuditTableOperator(BaseOperator):
     :param table: `schema.table` in PostgreSQL, `namespace.table` in a catalog (templated)
     :param topic: templated
     :param catalog: of an Iceberg table: its name in pyiceberg's configuration (templated)
-    :param topic_column: by default found, as are the other two: `topic`, `_topic`, `kafka_topic`, ...
+    :param topic_column: by default found, as are the other three: `topic`, `_topic`, `kafka_topic`, ...
     :param partition_column: a dot leads into a struct
     :param offset_column: likewise
+    :param timestamp_column: with the record's time; without one, foreign rows are counted for the whole table only
     :param is_shared: whether the table holds other topics too, whose rows are then not foreign
     :param since: the first instant (templated); by default that of the log's first record
     :param until: the last instant (templated); by default the last closed hour's end
@@ -36,7 +37,7 @@ class AuditTableOperator(BaseOperator):
     """
 
     template_fields: Sequence[str] = (
-        *("table", "topic", "catalog", "topic_column", "partition_column", "offset_column", "since", "until"),
+        *("table", "topic", "catalog", "topic_column", "partition_column", "offset_column", "timestamp_column", "since", "until"),
         *("table_conn_id", "kafka_conn_id", "warehouse_conn_id"),
     )
     ui_color = "#ddf1de"
@@ -50,6 +51,7 @@ class AuditTableOperator(BaseOperator):
         topic_column: str | None = None,
         partition_column: str | None = None,
         offset_column: str | None = None,
+        timestamp_column: str | None = None,
         is_shared: bool = False,
         since: str | None = None,
         until: str | None = None,
@@ -67,6 +69,7 @@ class AuditTableOperator(BaseOperator):
         self.topic_column = topic_column
         self.partition_column = partition_column
         self.offset_column = offset_column
+        self.timestamp_column = timestamp_column
         self.is_shared = is_shared
         self.since = since
         self.until = until
@@ -94,7 +97,12 @@ class AuditTableOperator(BaseOperator):
         return {**report.summary(), "hours": not_exact[:HOURS_RETURNED_MAX], "audited": len(report.hours)}
 
     def _audit(self) -> table_audit.TableReport:
-        columns = foreign_table.Columns(topic=self.topic_column, partition=self.partition_column, offset=self.offset_column)
+        columns = foreign_table.Columns(
+            topic=self.topic_column,
+            partition=self.partition_column,
+            offset=self.offset_column,
+            timestamp=self.timestamp_column,
+        )
         if self.catalog:
             opened = foreign_table.iceberg_table(self.catalog, self.table, columns)
         else:

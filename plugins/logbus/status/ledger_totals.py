@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, Engine, Join, Select, Table, Text, case, cast, func, select, text
+from sqlalchemy import BigInteger, Connection, Engine, Join, Select, Table, Text, case, cast, func, select, text
 
 from logbus.loads.stamped_hours import newest_stamped
 from logbus.loads.table_audit import VERDICTS
@@ -52,7 +52,8 @@ class PipelineFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableFacts:
-    """What the newest audits found in a table that others load: hours by verdict, records and rows."""
+    """What the newest audits found in a table that others load: hours by verdict, records and rows. `foreign` are those of the
+    whole table, `foreign_in_hours` those whose time is in one; None where the table has no times."""
 
     table: str
     topic: str
@@ -61,11 +62,18 @@ class TableFacts:
     hours: Mapping[str, int]
     missing: int
     doubled: int
+    foreign_in_hours: int | None
 
     def summary(self) -> dict[str, Any]:
         """As JSON-ready values."""
         counts = {"missing": self.missing, "doubled": self.doubled, "foreign": self.foreign}
-        return {"table": self.table, "audited_at": instant_text(self.audited_at), **self.hours, **counts}
+        return {
+            "table": self.table,
+            "audited_at": instant_text(self.audited_at),
+            **self.hours,
+            **counts,
+            "foreign_in_hours": self.foreign_in_hours,
+        }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,7 +126,7 @@ def read_all(connection: Connection) -> LedgerReading:
 def read_tables(connection: Connection) -> list[TableFacts]:
     table, hour = schema.audited_table.c, schema.audited_hour.c
     verdicts = [func.count().filter(hour.verdict == verdict).label(verdict) for verdict in VERDICTS]
-    sums = [func.coalesce(func.sum(hour[f"{name}_count"]), 0).label(name) for name in ("missing", "doubled")]
+    sums = [cast(func.sum(hour[f"{name}_count"]), BigInteger).label(name) for name in ("missing", "doubled", "foreign")]
     key = schema.audited_table.primary_key
     query = select(*table, *verdicts, *sums).outerjoin(schema.audited_hour).group_by(*key).order_by(*key)
     return [
@@ -128,8 +136,9 @@ def read_tables(connection: Connection) -> list[TableFacts]:
             audited_at=row.audited_at,
             foreign=row.foreign_rows,
             hours={verdict: getattr(row, verdict) for verdict in VERDICTS},
-            missing=int(row.missing),
-            doubled=int(row.doubled),
+            missing=row.missing or 0,
+            doubled=row.doubled or 0,
+            foreign_in_hours=row.foreign,
         )
         for row in connection.execute(query)
     ]

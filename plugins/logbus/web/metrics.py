@@ -112,6 +112,7 @@ TABLE_HOURS = _gauge("logbus_table_hours", "Audited hours by verdict: exact, wro
 TABLE_MISSING = _gauge("logbus_table_missing_records", "Records of the topic that the table lacks in them.", *_TABLE)
 TABLE_DOUBLED = _gauge("logbus_table_doubled_rows", "Rows of records that the table has already.", *_TABLE)
 TABLE_FOREIGN = _gauge("logbus_table_foreign_rows", "Rows that no record of the topic can have, in the whole table.", *_TABLE)
+TABLE_FOREIGN_HOURS = _gauge("logbus_table_foreign_rows_in_hours", "Foreign rows whose own time is in an audited hour.", *_TABLE)
 TABLE_AUDIT = _gauge("logbus_table_last_audit_timestamp_seconds", "When it was audited, seconds since the epoch.", *_TABLE)
 
 RETENTION_RUN = _gauge("logbus_retention_last_run_timestamp_seconds", "When managed retention last ran, seconds since the epoch.")
@@ -223,6 +224,8 @@ def _table_samples(facts: ledger_totals.TableFacts) -> Iterator[Sample]:
     yield TABLE_MISSING, labels, facts.missing
     yield TABLE_DOUBLED, labels, facts.doubled
     yield TABLE_FOREIGN, labels, facts.foreign
+    if facts.foreign_in_hours is not None:
+        yield TABLE_FOREIGN_HOURS, labels, facts.foreign_in_hours
     yield TABLE_AUDIT, labels, seconds(facts.audited_at)
 
 

@@ -345,6 +345,7 @@ audited_hour = sa.Table(
     sa.Column("row_count", sa.BigInteger, nullable=False),
     sa.Column("missing_count", sa.BigInteger, nullable=False),
     sa.Column("doubled_count", sa.BigInteger, nullable=False),
+    sa.Column("foreign_count", sa.BigInteger),  # rows with a time in it; null: the table has no times
     sa.Column("remarks", JSONB, nullable=False),
     sa.ForeignKeyConstraint(["table_name", "topic"], [audited_table.c.table_name, audited_table.c.topic]),
 )

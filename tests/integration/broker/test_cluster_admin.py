@@ -11,17 +11,29 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 from confluent_kafka import KafkaException, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic, OffsetSpec
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewPartitions,
+    NewTopic,
+    OffsetSpec,
+    ResourceType,
+)
 from kafka import KafkaAdminClient
 from kafka import TopicPartition as PyTopicPartition
 from logbus.cli import main
+from logbus.errors import BrokerNotReady
 from logbus.exit_codes import ExitCode
-from logbus.kafka.client import Client
+from logbus.kafka.client import LATEST, Client
 from logbus.kafka.cluster import ClusterFacts, cluster_facts
+from logbus.kafka.topics import Topics
 from logbus.waiting import PATIENCE_SECONDS, wait_until
 
 from benchmarks.peers.logbus import LogbusBroker
 from tests.support.clusters import RunningCluster
+from tests.support.topics import send
 from tests.support.zookeeper import RunningZooKeeper
 
 pytestmark = pytest.mark.skipif(os.environ.get("LOGBUS_TEST_BROKER") == "kafka", reason="these are our processes")
@@ -104,7 +116,47 @@ def test_a_partition_moves_to_another_broker_while_it_is_written(brokers: Broker
     assert found.offset == 1000
 
 
+def change(broker: LogbusBroker, kind: ResourceType, name: str, **values: str | None) -> None:
+    entries = [
+        ConfigEntry(
+            setting.replace("_", "."),
+            value,
+            incremental_operation=AlterConfigOpType.DELETE if value is None else AlterConfigOpType.SET,
+        )
+        for setting, value in values.items()
+    ]
+    answer_of(admin(broker).incremental_alter_configs([ConfigResource(kind, name, incremental_configs=entries)]))
+
+
+@pytest.mark.parametrize("side", ["leader", "follower"])
+def test_a_move_is_as_slow_as_its_throttle_and_goes_on_without(brokers: Brokers, side: str) -> None:
+    topic, listed, rate = f"slow-{side}", f"{side}_replication_throttled_replicas", f"{side}_replication_throttled_rate"
+    client = KafkaAdminClient(bootstrap_servers=brokers[2].bootstrap)
+    new = NewTopic(topic, 1, replica_assignment=[[1]], config={"min.insync.replicas": "1"})
+    answer_of(admin(brokers[1]).create_topics([new], operation_timeout=PATIENCE_SECONDS))
+    send(brokers[1].bootstrap, topic, [{"value": b"v" * 500_000}] * 8)
+    change(brokers[2], ResourceType.TOPIC, topic, **{listed: "*"})
+    for number in (1, 3):
+        change(brokers[number], ResourceType.BROKER, str(number), **{rate: "1"})
+
+    def copied() -> int:
+        sizes = [directory.partition_bytes for directory in facts(brokers[1]).directories if directory.broker_id == 3]
+        return sizes[0].get((topic, 0), 0)
+
+    client.alter_partition_reassignments({PyTopicPartition(topic, 0): [3, 1]})
+    wait_until(lambda: copied() > 0, what="the first records at the new replica")
+    assert client.list_partition_reassignments(), "a byte a second"
+    assert copied() < 4_000_000
+    change(brokers[2], ResourceType.TOPIC, topic, **{listed: None})
+    for number in (1, 3):
+        change(brokers[number], ResourceType.BROKER, str(number), **{rate: None})
+    wait_until(lambda: partitions(brokers[2], topic)[0] == (1, (3, 1), (1, 3)), what="the move")
+    client.close()
+
+
 def test_the_command_line_says_that_a_broker_is_missing(brokers: Brokers) -> None:
+    lone = NewTopic("lone", 2, replica_assignment=[[2], [1]], config={"min.insync.replicas": "1"})
+    answer_of(admin(brokers[1]).create_topics([lone], operation_timeout=PATIENCE_SECONDS))
     answer_of(admin(brokers[1]).create_topics([NewTopic("watched", 1, 3)], operation_timeout=PATIENCE_SECONDS))
     wait_until(lambda: partitions(brokers[1], "watched").get(0, (0, (), ()))[2] == (1, 2, 3), what="the in-sync set")
 
@@ -120,9 +172,17 @@ def test_the_command_line_says_that_a_broker_is_missing(brokers: Brokers) -> Non
         found = json.loads(shown("--json").stdout)
         return {name: found[name] > 0 for name in ("under_replicated", "offline")}
 
-    brokers[2].stop()
+    brokers[2].kill9()
     wait_until(lambda: shown().exit_code == ExitCode.CHECK_FAILED, what="the missing replica")
     wait_until(lambda: brokers_shown() == [1, 3], what="the missing broker")
-    wait_until(lambda: broken() == {"under_replicated": True, "offline": False}, what="leaders for all, with replicas missing")
+    wait_until(lambda: broken() == {"under_replicated": True, "offline": True}, what="leaders for all that have other replicas")
+    assert "error: broker 2 is gone" in shown().stderr
+    checked = CliRunner().invoke(main, ["doctor", "--only", "cluster", "-b", brokers[1].bootstrap])
+    assert (checked.exit_code, "lone-0" in checked.stdout) == (ExitCode.CHECK_FAILED, True)
+    assert 'level=WARNING logger=broker.cluster_engine message="broker 2 is gone: ' in brokers[1].log_path.read_text()
+    topics = Topics(Client({"bootstrap.servers": brokers[1].bootstrap}, timeout_seconds=0.1))
+    for asked_of in ([0], [0, 1]):
+        with pytest.raises(BrokerNotReady, match="topic lone has no leader"):
+            topics.end_offsets("lone", asked_of, LATEST)
     brokers[2].start()
     wait_until(lambda: shown().exit_code == 0, what="the replica that is back")

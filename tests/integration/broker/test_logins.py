@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import shutil
 import subprocess
 import time
 from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import jwt
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.helpers import create_ssl_context
+from click.testing import CliRunner
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import (
     AclBinding,
@@ -32,13 +38,18 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from jwt.algorithms import ECAlgorithm
 from kafka import KafkaConsumer, KafkaProducer
 from kafka import TopicPartition as PyTopicPartition
+from logbus.cli import main
+from logbus.kafka import client_config
+from logbus.kafka.errors import spoken_protocol
 from logbus.waiting import PATIENCE_SECONDS, wait_until
 from logbus_broker.config.parsers import AUTHORIZERS
+from logbus_broker.security.state import AUDIT_TOPIC
 
 from tests.support import logins
+from tests.support.pages import PROJECT
 from tests.support.programs import program_or_skip
 from tests.support.scraping import metrics_settings, scrape
-from tests.support.secured_logbus import ENDING, SecuredLogbus, of_python
+from tests.support.secured_logbus import ENDING, OPEN, SecuredLogbus, of_python
 
 ISSUER = ec.generate_private_key(ec.SECP256R1())
 VALUES = [b"%d" % number for number in range(20)]
@@ -49,6 +60,7 @@ Roundtrip = Callable[[dict[str, str], str], list[bytes]]
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredLogbus]:
     directory = tmp_path_factory.mktemp("secured")
     rights = {"authorizer.class.name": AUTHORIZERS[0], "super.users": f"User:admin;User:{logins.USER}"}
+    rights |= {"logbus.audit.topic.enable": "true"}
     key = json.loads(ECAlgorithm.to_jwk(ISSUER.public_key())) | {"kid": "of-the-issuer"}
     (directory / "keys.json").write_text(json.dumps({"keys": [key]}))
     tokens = {
@@ -127,6 +139,38 @@ def kcat(settings: dict[str, str], topic: str) -> list[bytes]:
     return run("-C", "-t", topic, "-p", "0", "-o", "beginning", "-e", "-q").splitlines()
 
 
+@cache
+def built(name: str) -> TemporaryDirectory[str]:
+    """The directory of a client in another language, with what it needs fetched and compiled: half a minute, the first time."""
+    directory = TemporaryDirectory()
+    shutil.copytree(PROJECT / "tests" / "support" / name, directory.name, dirs_exist_ok=True)
+    command = [program_or_skip("go"), "build"] if name == "go_clients" else [program_or_skip("npm"), "ci"]
+    done = subprocess.run(command, cwd=directory.name, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return directory
+
+
+def other_language(command: list[str], settings: dict[str, str], topic: str) -> list[bytes]:
+    environment = {**os.environ, "SETTINGS": json.dumps(settings), "TOPIC": topic}
+    lines = b"\n".join(VALUES)
+    done = subprocess.run(command, input=lines, env=environment, capture_output=True, timeout=PATIENCE_SECONDS, check=False)
+    if done.returncode:
+        raise RuntimeError(done.stderr.decode())
+    return done.stdout.splitlines()
+
+
+def sarama(settings: dict[str, str], topic: str) -> list[bytes]:
+    return other_language([f"{built('go_clients').name}/go_clients", "sarama"], settings, topic)
+
+
+def franz_go(settings: dict[str, str], topic: str) -> list[bytes]:
+    return other_language([f"{built('go_clients').name}/go_clients", "franz"], settings, topic)
+
+
+def kafkajs(settings: dict[str, str], topic: str) -> list[bytes]:
+    return other_language([program_or_skip("node"), f"{built('kafkajs_client').name}/client.js"], settings, topic)
+
+
 @pytest.mark.parametrize(
     ("listener", "mechanism"),
     [("SASL_PLAINTEXT", "SCRAM-SHA-256"), ("SASL_SSL", "SCRAM-SHA-256"), ("SASL_SSL", "SCRAM-SHA-512"), ("SASL_SSL", "PLAIN")],
@@ -135,6 +179,18 @@ def kcat(settings: dict[str, str], topic: str) -> list[bytes]:
 def test_a_client_that_logs_in_writes_and_reads(broker: SecuredLogbus, client: Roundtrip, listener: str, mechanism: str) -> None:
     topic = f"of-{client.__name__}-{listener}-{mechanism}"
     assert client(broker.client_settings(logins.USER, mechanism, listener=listener), topic) == VALUES
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("client", [sarama, franz_go, kafkajs])
+def test_clients_in_other_languages_log_in_over_tls_and_say_that_a_password_is_wrong(
+    broker: SecuredLogbus, client: Roundtrip
+) -> None:
+    for mechanism in ("SCRAM-SHA-256", "SCRAM-SHA-512"):
+        settings = broker.client_settings(logins.USER, mechanism, listener="SASL_SSL")
+        assert client(settings, f"of-{client.__name__}-{mechanism}") == VALUES
+        with pytest.raises(RuntimeError, match=r"(?i)authentication failed|SASL_AUTHENTICATION_FAILED|invalid credentials"):
+            client(settings | {"sasl.password": "wrong"}, "never")
 
 
 def test_a_client_logs_in_by_a_token_of_the_issuer(broker: SecuredLogbus) -> None:
@@ -169,6 +225,28 @@ def test_a_wrong_password_is_an_error_in_each_client_and_a_line_in_the_log(
     lines = [line for line in broker.log_path.read_text().splitlines() if "a login was refused: the password is wrong" in line]
     assert lines
     assert all(f"user={logins.USER} mechanism=SCRAM-SHA-256" in line for line in lines if "left out" not in line)
+
+
+def test_a_listener_says_which_protocol_it_speaks(broker: SecuredLogbus) -> None:
+    mechanisms = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
+    spoken = {listener: spoken_protocol(broker.address(listener)) for listener in (OPEN, "SASL_PLAINTEXT", "SASL_SSL")}
+    assert spoken[OPEN] == (OPEN, ())
+    assert [spoken[name] == (name, (*mechanisms, "OAUTHBEARER")) for name in ("SASL_PLAINTEXT", "SASL_SSL")] == [True, True]
+    assert spoken_protocol("127.0.0.1:1") is None
+
+
+@pytest.mark.parametrize(
+    "words", ["topic ls", "consume clicks", "produce clicks", "ship {log} --topic clicks", "connect --for java"]
+)
+def test_each_command_says_which_protocol_is_the_right_one(broker: SecuredLogbus, tmp_path: Path, words: str) -> None:
+    """By the one whose mistake shows at once; the others are in tests/contract/test_secured_kafka.py."""
+    settings = broker.client_settings(logins.USER, "SCRAM-SHA-256", listener="SASL_SSL")
+    client_config.write(tmp_path / "c.properties", settings | {"bootstrap.servers": broker.address(OPEN)})
+    (tmp_path / "app.log").write_text("a line\n")
+    runner = CliRunner(env={"LOGBUS_CLIENT_CONFIG": str(tmp_path / "c.properties"), "XDG_STATE_HOME": str(tmp_path)})
+    result = runner.invoke(main, words.format(log=tmp_path / "app.log").split(), input="a line\n", catch_exceptions=False)
+    assert result.exit_code == 1, result.output
+    assert "speaks PLAINTEXT, and security.protocol is SASL_SSL: set it to PLAINTEXT" in result.stderr
 
 
 def test_users_are_added_changed_and_removed_by_clients(broker: SecuredLogbus) -> None:
@@ -232,6 +310,25 @@ def test_a_user_may_do_what_acls_allow_as_long_as_they_do(broker: SecuredLogbus)
     assert refused.error().code() == KafkaError.TOPIC_AUTHORIZATION_FAILED
     consumer.close()
     assert f"User:{logins.OTHER_USER} from 127.0.0.1 may not READ TOPIC rights: no ACL allows it" in broker.log_path.read_text()
+
+
+def test_the_audit_topic_has_a_line_for_each_change(broker: SecuredLogbus) -> None:
+    admin = AdminClient(broker.client_settings("admin", "SCRAM-SHA-512"))
+    (created,) = admin.create_topics([NewTopic("audited", 1)]).values()
+    created.result(PATIENCE_SECONDS)
+    administrator = Consumer({**broker.client_settings("admin", "SCRAM-SHA-512"), "group.id": "audit"})
+    administrator.assign([TopicPartition(AUDIT_TOPIC, 0, 0)])
+    found: list[dict[str, str]] = []
+
+    def has_arrived() -> bool:
+        found.extend(json.loads(message.value()) for message in administrator.consume(100, 0.1))
+        return any(line.get("what") == "create topic audited" for line in found)
+
+    wait_until(has_arrived, what="the line about the topic")
+    line = next(line for line in found if line.get("what") == "create topic audited")
+    expected = {"message": "allowed", "principal": "User:admin", "host": "127.0.0.1", "reason": "one of super.users"}
+    assert {name: line[name] for name in expected} == expected
+    administrator.close()
 
 
 def test_a_client_logs_in_again_before_its_session_ends(broker: SecuredLogbus) -> None:

@@ -62,7 +62,7 @@ def test_a_data_directory_of_another_broker_is_refused_untouched(ours: LogbusBro
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("log.retention.mss", "1"), ("num.partitions", "many"), ("listeners", "SSL://127.0.0.1:9093"), ("log.dirs", "/proc/x")],
+    [("logbus.partition.max", "1"), ("num.partitions", "many"), ("listeners", "SSL://127.0.0.1:9093"), ("log.dirs", "/proc/x")],
 )
 def test_a_setting_that_cannot_be_used_is_named(tmp_path: Path, name: str, value: str) -> None:
     said = refusal(LogbusBroker(tmp_path / "broker", settings={name: value}))

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from logbus.cli.processes import (
+    STARTS_MAX,
     Program,
     ReservedPorts,
     StackError,
@@ -55,6 +56,17 @@ def test_a_program_that_ends_by_itself_gives_its_status_and_its_log(tmp_path: Pa
         wait_until(lambda: False, what="the broker", processes=[process])
     with pytest.raises(StackError, match=r"(?s)ended with status 1.*no database"):
         Supervisor().run(program(tmp_path, "echo no database; exit 1"), PATIENCE_SECONDS)
+
+
+def test_a_program_that_ends_is_started_again_but_not_for_ever(tmp_path: Path) -> None:
+    supervisor, said = Supervisor(), list[str]()
+    supervisor.start(program(tmp_path, "echo no room; exit 3"))
+    supervisor.start(program(tmp_path, "exec sleep 600", name="other"))
+    with pytest.raises(StackError, match=r"(?s)program ended with status 3.*no room"):
+        wait_until(lambda: supervisor.keep_up(said.append), what="the last start")
+    assert len(said) == STARTS_MAX
+    assert [process.exit_code for process in supervisor.processes] == [3, None]
+    supervisor.end()
 
 
 def test_ending_takes_the_stubborn_program_and_its_detached_child(tmp_path: Path) -> None:

@@ -7,13 +7,14 @@ import os
 import socket
 from pathlib import Path
 
+import psutil
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic
 from logbus.cli.local_brokers import LocalBrokers
 from logbus.cli.processes import ReservedPorts
 from logbus.cli.secure_home import SecureHome
 from logbus.cli.stack import PORTS_FILE, LocalStack
-from logbus.waiting import PATIENCE_SECONDS
+from logbus.waiting import PATIENCE_SECONDS, wait_until
 
 from tests.support.topics import send
 
@@ -49,10 +50,18 @@ def test_what_is_not_a_note_of_ports_is_passed_over(noted: str, tmp_path: Path) 
         assert stack.bootstrap_servers == f"127.0.0.1:{wanted[1]}"
 
 
-def test_a_topic_of_three_replicas_can_be_made_at_any_broker_as_soon_as_they_are_up(tmp_path: Path) -> None:
+def test_three_brokers_take_a_topic_of_three_replicas_at_once_and_survive_one_that_is_killed(tmp_path: Path) -> None:
     """Secured ones: they log in at each other, and keep ZooKeeper to themselves."""
+    said: list[str] = []
     with ReservedPorts(LocalBrokers.ports_needed(3)) as reserved:
-        brokers = LocalBrokers(tmp_path, count=3, environment=os.environ, ports=reserved.numbers, security=SecureHome(tmp_path))
+        brokers = LocalBrokers(
+            tmp_path,
+            count=3,
+            environment=os.environ,
+            ports=reserved.numbers,
+            security=SecureHome(tmp_path),
+            say=said.append,
+        )
         try:
             brokers.start()
             for number, port in enumerate(reserved.numbers[:3]):
@@ -60,5 +69,14 @@ def test_a_topic_of_three_replicas_can_be_made_at_any_broker_as_soon_as_they_are
                 client = AdminClient({**brokers.client_config, "bootstrap.servers": f"127.0.0.1:{port}"})
                 client.create_topics([topic], operation_timeout=PATIENCE_SECONDS)[topic.topic].result(PATIENCE_SECONDS)
                 send(f"127.0.0.1:{port}", topic.topic, [{"value": "one"}], {**brokers.client_config, "acks": "all"})
+            said.clear()
+            for child in psutil.Process().children(recursive=True):
+                if child.cmdline()[1:3] == ["-m", "logbus_broker"] and "broker.id=2" in child.cmdline():
+                    child.kill()
+            wait_until(lambda: brokers.keep_up() or said, what="the end of broker 2")
+            brokers.raise_if_ended()
+            assert "broker-2 ended with status" in said[0]
+            for port in (reserved.numbers[0], reserved.numbers[1]):  # a survivor, and the one that is started again
+                send(f"127.0.0.1:{port}", "t1", [{"value": "two"}], {**brokers.client_config, "acks": "all"})
         finally:
             brokers.stop()

@@ -90,6 +90,7 @@ def test_an_audited_table_shows_what_it_lacks(exported: Exported) -> None:
     assert value(exported.found, "logbus_table_hours", verdict="wrong", **table) == 1
     assert value(exported.found, "logbus_table_missing_records", **table) == 1
     assert value(exported.found, "logbus_table_foreign_rows", **table) == 2
+    assert value(exported.found, "logbus_table_foreign_rows_in_hours", **table) == 1
 
 
 def test_every_family_is_in_the_catalogue_with_its_labels_and_nothing_is_nan(exported: Exported) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -13,17 +14,36 @@ from click.testing import CliRunner, Result
 from logbus.cli import main, options
 from logbus.exit_codes import ExitCode
 from logbus.kafka import topics
+from logbus.model import instant_text, milliseconds
 from logbus.status.ledger_totals import read_ledger
 from pyiceberg.catalog import load_catalog
 from pyiceberg.utils.config import Config
 
-from tests.support.ledgers import NOW, World, stamps
+from tests.support.ledgers import NOW, World, at, stamps
 
-Row = tuple[str | None, int | None, int | None]
+Row = tuple[Any, ...]
 HOURS = (10, 10.2, 10.4, 11, 11.5, 12)  # in each of two partitions
 ALL: list[Row] = [("t", part, offset) for part in (0, 1) for offset in range(len(HOURS))]
 TEN, ELEVEN, TWELVE = (f"2015-05-17T{hour}:00:00Z" for hour in (10, 11, 12))
 COLUMNS = ("topic", "partition", "offset")
+TIMED: list[Row] = [(*row, at(HOURS[row[2]])) for row in ALL]
+FOREIGN_TIMED: list[Row] = [
+    ("other", 0, 1, at(10.5)),
+    (None, 0, 1, at(11.5)),
+    ("t", 7, 3, at(11.2)),
+    ("t", 0, 6, at(12)),
+    ("t", None, 1, None),
+    ("t", 0, -1, at(3)),
+]
+# How a record's time may be stored: what makes it of an instant, and the column's type in PostgreSQL and in Iceberg.
+TIMES: dict[str, tuple[Callable[[datetime], Any], str, pa.DataType]] = {
+    "timestamptz": (lambda instant: instant, "timestamptz(3)", pa.timestamp("us", tz="UTC")),
+    "timestamp": (lambda instant: instant.replace(tzinfo=None), "timestamp", pa.timestamp("us")),
+    "milliseconds": (milliseconds, "bigint", pa.int64()),
+    "milliseconds as text": (lambda instant: str(milliseconds(instant)), "text", pa.string()),
+    "date-time": (instant_text, "text", pa.string()),
+    "date": (lambda instant: instant.date(), "date", pa.date32()),
+}
 
 
 class Audited:
@@ -32,17 +52,19 @@ class Audited:
     def __init__(self, world: World, catalog: str | None) -> None:
         self.world, self.catalog = world, catalog
 
-    def write(self, rows: Iterable[Row], names: Iterable[str] = COLUMNS, kind: str = "bigint") -> None:
-        rows, names = list(rows), list(names)
+    def write(self, rows: Iterable[Row], names: Iterable[str] = COLUMNS, kind: str = "bigint", times: str = "timestamp") -> None:
+        names, (stored, column_type, arrow_type) = list(names), TIMES[times]
+        rows = [(*row[:3], *(instant and stored(instant) for instant in row[3:])) for row in rows]
         if self.catalog is None:
-            columns = ", ".join(f'"{name}" {"text" if name == names[0] else kind}' for name in names)
+            columns = ", ".join(f'"{name}" {of}' for name, of in zip(names, ("text", kind, kind, column_type), strict=False))
             with self.world.ledger.engine.begin() as connection:
                 connection.exec_driver_sql(f"drop table if exists theirs; create table theirs ({columns})")
-                connection.exec_driver_sql("insert into theirs values (%s, %s, %s)", rows)
+                connection.exec_driver_sql(f"insert into theirs values ({', '.join(['%s'] * len(names))})", rows)
             return
         numbers = pa.int64() if kind == "bigint" else pa.string()
         values = [pa.array([row[0] for row in rows], pa.string())]
         values += [pa.array([row[place] for row in rows]).cast(numbers) for place in (1, 2)]
+        values += [pa.array([row[3] for row in rows], arrow_type)] if len(names) > 3 else []
         table = pa.table(dict(zip(names, values, strict=True)))
         catalog = load_catalog(self.catalog)
         catalog.create_namespace_if_not_exists("theirs")
@@ -103,12 +125,50 @@ def test_rows_that_were_removed_doubled_or_are_of_another_topic_are_found_and_ke
     ]
     assert report["foreign"] == 6
     assert "foreign: 1 row after the end of t-0 at 6, up to offset 6" in report["problems"]
+    assert [hour["foreign"] for hour in report["hours"]] == [None] * 3
+    assert "foreign rows have no hour: the table has no column" in report["notes"][0]
     (facts,) = read_ledger(audited.world.ledger.engine, timeout_seconds=60).tables
     assert (facts.hours, facts.missing, facts.doubled, facts.foreign) == ({"exact": 0, "wrong": 3, "unknown": 0}, 3, 2, 6)
+    assert facts.foreign_in_hours is None
     audited.write(ALL)
     audited.run("--warehouse", audited.world.url)
     (facts,) = read_ledger(audited.world.ledger.engine, timeout_seconds=60).tables
     assert (facts.hours["exact"], facts.missing, facts.foreign) == (3, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("times", "names", "words"),
+    [
+        ("timestamptz", ("_topic", "_partition", "_offset", "_timestamp"), []),
+        ("timestamp", (*COLUMNS, "timestamp"), []),
+        ("milliseconds", ("kafka_topic", "kafka_partition", "kafka_offset", "kafka_timestamp"), []),
+        ("milliseconds as text", (*COLUMNS, "sent"), ["--timestamp-column", "sent"]),
+        ("date-time", (*COLUMNS, "timestamp"), []),
+    ],
+)
+def test_foreign_rows_count_in_the_hour_of_their_time(audited: Audited, times: str, names: list[str], words: list[str]) -> None:
+    audited.write([*TIMED, *FOREIGN_TIMED], names, times=times)
+    report = audited.report(*words, "--warehouse", audited.world.url, status=ExitCode.CHECK_FAILED)
+    assert [(hour["verdict"], hour["foreign"], hour["remarks"]) for hour in report["hours"]] == [
+        ("wrong", 1, ["foreign: 1 row"]),
+        ("wrong", 2, ["foreign: 2 rows"]),
+        ("wrong", 1, ["foreign: 1 row"]),
+    ]
+    column = words[-1] if words else names[-1]
+    assert (report["foreign"], report["notes"]) == (6, [f"2 foreign rows whose {column} is in no hour that was audited"])
+    (facts,) = read_ledger(audited.world.ledger.engine, timeout_seconds=60).tables
+    assert (facts.hours["wrong"], facts.foreign, facts.foreign_in_hours) == (3, 6, 4)
+    shared = audited.report(*words, "--shared", "--since", ELEVEN, status=ExitCode.CHECK_FAILED)
+    assert [(hour["foreign"], hour["start"]) for hour in shared["hours"]] == [(1, ELEVEN), (1, TWELVE)]
+    audited.write(TIMED, names, times=times)
+    assert audited.run(*words).stdout.split()[6:14] == ["FOREIGN", TEN, "exact", *"66000"]
+
+
+def test_a_usual_name_without_a_time_is_not_used(audited: Audited) -> None:
+    audited.write([*TIMED, *FOREIGN_TIMED], (*COLUMNS, "timestamp"), times="date")
+    assert audited.report(status=ExitCode.CHECK_FAILED)["hours"][0]["foreign"] is None
+    output = audited.run("--timestamp-column", "timestamp", status=ExitCode.FAILED).output
+    assert "is of type date: a record's time is a timestamp, an ISO date-time in UTC or whole milliseconds" in output
 
 
 def test_an_offset_that_no_record_has_is_not_missing_and_one_that_the_log_lost_is_unknown(audited: Audited) -> None:

@@ -565,7 +565,7 @@ def test_a_topic_shows_audits_of_tables_to_those_who_may_see_the_warehouse(place
 
     assert shown() == []
     places.connections.add("warehouse_default")
-    counts = {"exact": 1, "wrong": 1, "unknown": 0, "missing": 2, "doubled": 0, "foreign": 0}
+    counts = {"exact": 1, "wrong": 1, "unknown": 0, "missing": 2, "doubled": 0, "foreign": 0, "foreign_in_hours": None}
     assert shown() == [{"table": "shop.orders", "audited_at": instant_text(NOW), **counts}]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import replace
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -22,24 +23,25 @@ OPERATIONS = (
     AclOperation.DESCRIBE_CONFIGS,
 )
 KINDS = (AclResourceType.TOPIC, AclResourceType.GROUP)
-ACLS = st.frozensets(
-    st.builds(
-        Acl,
-        resource_type=st.sampled_from(KINDS),
-        pattern_type=st.sampled_from((PatternType.LITERAL, PatternType.PREFIXED)),
-        resource_name=st.sampled_from(NAMES),
-        principal=st.sampled_from((*USERS, "User:*")),
-        host=st.sampled_from((*HOSTS, "*")),
-        operation=st.sampled_from((*OPERATIONS, AclOperation.ALL)),
-        permission=st.sampled_from((AclPermission.ALLOW, AclPermission.DENY)),
-    ),
-    max_size=8,
+ACL = st.builds(
+    Acl,
+    resource_type=st.sampled_from(KINDS),
+    pattern_type=st.sampled_from((PatternType.LITERAL, PatternType.PREFIXED)),
+    resource_name=st.sampled_from(NAMES),
+    principal=st.sampled_from((*USERS, "User:*")),
+    host=st.sampled_from((*HOSTS, "*")),
+    operation=st.sampled_from((*OPERATIONS, AclOperation.ALL)),
+    permission=st.sampled_from((AclPermission.ALLOW, AclPermission.DENY)),
 )
+ACLS = st.frozensets(ACL, max_size=8)
 WHO = st.tuples(st.sampled_from(USERS), st.sampled_from(HOSTS), st.sampled_from(OPERATIONS), st.sampled_from(KINDS))
 IMPLIED = {
     AclOperation.DESCRIBE: {AclOperation.READ, AclOperation.WRITE, AclOperation.DELETE, AclOperation.ALTER},
     AclOperation.DESCRIBE_CONFIGS: {AclOperation.ALTER_CONFIGS},
 }
+
+
+TRIED = ("a", "ab", "abc", "b", "az", "abz", "abcz", "bz", "z", "*z")
 
 
 def names(acl: Acl, kind: AclResourceType, name: str) -> bool:
@@ -82,11 +84,10 @@ def test_what_is_allowed_on_any_resource_is_allowed_on_one_of_some_name(
     acls: frozenset[Acl], who: tuple[str, str, AclOperation, AclResourceType]
 ) -> None:
     """Every name that patterns can tell apart is tried. Only what is allowed by itself counts, as in Kafka, not what is implied."""
-    tried = ("a", "ab", "abc", "b", "az", "abz", "abcz", "bz", "z", "*z")
     literal = frozenset(acl for acl in acls if acl.operation in (who[2], AclOperation.ALL))
-    assert AclIndex(acls).allows_on_any(*who) <= any(is_allowed(acls, who, name, by_default=False) for name in tried)
+    assert AclIndex(acls).allows_on_any(*who) <= any(is_allowed(acls, who, name, by_default=False) for name in TRIED)
     if not any(acl.permission is AclPermission.DENY for acl in acls):
-        assert AclIndex(acls).allows_on_any(*who) >= any(is_allowed(literal, who, name, by_default=False) for name in tried)
+        assert AclIndex(acls).allows_on_any(*who) >= any(is_allowed(literal, who, name, by_default=False) for name in TRIED)
 
 
 @settings(max_examples=examples(200))
@@ -95,3 +96,20 @@ def test_a_filter_by_match_finds_what_names_the_resource(acls: frozenset[Acl], k
     wanted = AclFilter(kind, name, PatternType.MATCH, None, None, AclOperation.ANY, AclPermission.ANY)
     found = {acl for acl in acls if wanted.matches(acl)}
     assert found == {acl for acl in acls if names(acl, kind, name)} == set(AclIndex(acls).naming(kind, name))
+
+
+@settings(max_examples=examples(500))
+@given(ACLS, ACL)
+def test_what_a_user_may_give_to_one_of_its_own_it_may_do_itself(acls: frozenset[Acl], drawn: Acl) -> None:
+    """Whoever it is that gains by the ACL gains nothing that the giver lacks, at any host and for any name."""
+    given_on = replace(drawn, principal="User:ann/x", permission=AclPermission.ALLOW)
+    if AclIndex(acls).covers("User:ann", given_on):
+        for host in (*HOSTS, "10.0.0.9"):
+            for operation in (*OPERATIONS, AclOperation.WRITE, AclOperation.DELETE):
+                for name in (*NAMES[:-1], *TRIED):
+                    asked = (host, operation, drawn.resource_type)
+                    if is_allowed({given_on}, ("User:ann/x", *asked), name, by_default=False):
+                        assert is_allowed(acls, ("User:ann", *asked), name, by_default=False)
+    owner = replace(given_on, principal="User:ann")
+    assert AclIndex({owner}).covers("User:ann", given_on), "exactly what it has"
+    assert not AclIndex({owner}).covers("User:bob", given_on)

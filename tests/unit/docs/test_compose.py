@@ -14,10 +14,11 @@ import pytest
 import yaml
 
 from benchmarks import processes
-from tests.support.compose import FILE, PROJECT, VARIABLE, load_compose, services, write_secrets
+from tests.support.compose import FILE, OWN_IMAGE, PROJECT, VARIABLE, load_compose, services, write_secrets
 
 COMPOSE = load_compose()
 SERVICES: dict[str, dict[str, Any]] = COMPOSE["services"]
+PINNED = r"[\w./-]+:v?\d+\.\d+[\w.-]*@sha256:[0-9a-f]{64}"
 SECRET_NAMES = re.compile(r"PASSWORD$|SECRET|_KEY$|SQL_ALCHEMY_CONN|WAREHOUSE_URL|POSTGRES_URL")
 
 
@@ -30,7 +31,7 @@ def test_the_compose_specifications_schema_takes_it() -> None:
 @pytest.mark.parametrize("name", SERVICES)
 def test_every_service_is_pinned_says_whether_it_is_well_and_takes_neither_all_memory_nor_the_disk(name: str) -> None:
     service = SERVICES[name]
-    assert re.fullmatch(r"[\w./-]+:v?\d+\.\d+[\w.-]*", service["image"])
+    assert re.fullmatch(PINNED, service["image"]) or service["image"].startswith(OWN_IMAGE)
     assert "healthcheck" in service or service["restart"] == "no"
     assert re.fullmatch(r"\d+[mg]", service["mem_limit"])
     assert {"max-size", "max-file"} <= set(service["logging"]["options"])
@@ -55,6 +56,23 @@ def test_volumes_and_mounted_directories_are_there(name: str) -> None:
             assert mode == ["ro"], "a container changes nothing of the checkout"
         else:
             assert source in COMPOSE["volumes"]
+
+
+def test_no_program_can_read_what_another_one_logs_in_to_the_broker_with() -> None:
+    """Who mounts a volume of `security`, and how; only `security` has the authority and may write."""
+    mounts = {
+        (name, *volume.split(":"))
+        for name, service in SERVICES.items()
+        for volume in service.get("volumes", [])
+        if "secured" in volume.split(":")[0] and name != "security"
+    }
+    shared = "/var/lib/secured/shared"
+    owners = {"broker": ["broker"], "admin": ["provisioner"], "exporter": ["exporter"]}
+    owners["airflow"] = [name for name in SERVICES if name.startswith("airflow-")]
+    assert mounts == {
+        (owner, f"secured-{folder}", f"{shared}/{folder}", "ro") for folder, names in owners.items() for owner in names
+    }
+    assert "allow.unauthenticated" not in FILE.read_text().replace("logbus.metrics.allow.unauthenticated", "")
 
 
 def test_ports_are_published_on_loopback_only_and_once() -> None:
@@ -174,6 +192,11 @@ def test_the_image_is_made_of_files_that_are_there() -> None:
     copied = [word for line in re.findall(r"^COPY (.*) \S+$", dockerfile, re.MULTILINE) for word in line.split()]
     assert copied
     assert all((PROJECT / name).exists() for name in copied)
+    assert all(re.fullmatch(PINNED, image) for image in re.findall(r"^FROM (\S+)", dockerfile, re.MULTILINE))
+    assert all("--require-hashes" in line for line in re.findall(r"pip install.*", dockerfile))
+    assert all(
+        re.search(r"--frozen (--only-group build|.*--no-build-isolation)", line) for line in re.findall(r"uv sync.*", dockerfile)
+    )
     assert SERVICES["broker"]["build"] == {"context": ".", "dockerfile": "docker/Dockerfile"}
     made = dockerfile.split("mkdir -p ")[1].split("\n")[0].split()
     mounted = {

@@ -73,14 +73,14 @@ function partitions(topic) {
   ];
 }
 
-const AUDITED = ["exact", "wrong", "unknown", "missing", "doubled", "foreign"];
+const AUDITED = ["exact", "wrong", "unknown", "missing", "doubled", "foreign", "foreign_in_hours"];
 
 // Tables that something else loads from the topic, as `logbus audit-table` last found them.
 function audits(topic) {
   if (!topic.audits?.length) return null;
-  const heads = ["audited table", "hours exact", "hours wrong", "hours unknown", "missing", "doubled", "foreign", "audited"];
+  const heads = ["audited table", "hours exact", "hours wrong", "hours unknown", "missing", "doubled", "foreign", "of these hours"];
   return small(
-    heads,
+    [...heads, "audited"],
     topic.audits.map((audit) => [audit.table, ...AUDITED.map((name) => audit[name]), moment(audit.audited_at)]),
   );
 }

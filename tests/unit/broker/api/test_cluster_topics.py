@@ -185,9 +185,27 @@ def test_what_zookeeper_does_not_answer_in_time_is_said_so(cluster: ClusterOfBro
     assert create(broker, "clicks", timeout_ms=500).error_code == ErrorCode.REQUEST_TIMED_OUT
 
 
-def test_the_topic_of_the_offsets_has_as_many_replicas_as_there_ever_were_brokers(tmp_path: Path) -> None:
+def test_a_broker_that_has_lost_zookeeper_for_a_session_knows_no_controller(cluster: ClusterOfBrokers) -> None:
+    broker = cluster.brokers[1]
+
+    def controllers() -> tuple[int, int]:
+        described = broker.ask(ApiKey.DESCRIBE_CLUSTER, 0, include_cluster_authorized_operations=False)
+        return described.controller_id, broker.ask(ApiKey.METADATA, 12, topics=[]).controller_id
+
+    before = controllers()
+    assert before[0] in cluster.brokers
+    broker.member.away_since = broker.clock.monotonic()
+    broker.clock.advance_ms(1_000)
+    assert controllers() == before
+    broker.clock.advance_ms(60_000)
+    assert controllers() == (-1, before[1])
+
+
+def test_the_topic_of_the_offsets_waits_for_as_many_brokers_as_it_is_to_have_replicas(tmp_path: Path) -> None:
     cluster = ClusterOfBrokers(tmp_path, 2, offsets_partitions=5)
-    assert [len(part.replica_nodes) for part in metadata(cluster.brokers[1], OFFSETS_TOPIC, creates=True).partitions] == [2] * 5
+    assert metadata(cluster.brokers[1], OFFSETS_TOPIC, creates=True).error_code == ErrorCode.INVALID_REPLICATION_FACTOR
+    cluster.start(3)
+    assert [len(part.replica_nodes) for part in metadata(cluster.brokers[1], OFFSETS_TOPIC, creates=True).partitions] == [3] * 5
     cluster.close()
 
 

@@ -145,6 +145,9 @@ def test_metadata_and_offsets_carry_the_epoch(crashed: Harness) -> None:
     row = request_class(ApiKey.METADATA).MetadataRequestTopic
     answer = crashed.ask(ApiKey.METADATA, 7, topics=[row(name="clicks")], allow_auto_topic_creation=False)
     assert answer.topics[0].partitions[0].leader_epoch == 1
+    # A client asks for the end of the epoch of what it got: that of the record, not of the leader.
+    rows = [found(crashed, timestamp, version=7) for timestamp in (-2, 0, LARGEST, -1)]
+    assert [(row.offset, row.leader_epoch) for row in rows] == [(0, 0), (0, 0), (1, 0), (3, 1)]
 
 
 def found(broker: Harness, timestamp: int, *, topic: str = "clicks", version: int = 6) -> Any:

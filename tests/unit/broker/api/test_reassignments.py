@@ -124,6 +124,12 @@ def test_each_partition_that_cannot_move_says_why_and_the_others_do(cluster: Clu
     assert move(cluster.brokers[1], "nothing", {0: [1]}) == {0: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
 
 
+def test_a_partition_keeps_as_many_replicas_as_must_be_in_sync(cluster: ClusterOfBrokers) -> None:
+    create(cluster.brokers[1], "clicks", assignments={0: [1, 2, 3], 1: [1, 2, 3]}, min_insync_replicas="2")
+    targets = {0: [1], 1: [1, 2]}
+    assert move(cluster.brokers[2], "clicks", targets) == {0: ErrorCode.INVALID_REPLICA_ASSIGNMENT, 1: 0}
+
+
 def test_another_number_of_replicas_can_be_forbidden(cluster: ClusterOfBrokers) -> None:
     create(cluster.brokers[1], "clicks", assignments={0: [1, 2]})
     code = ErrorCode.INVALID_REPLICATION_FACTOR

@@ -226,6 +226,7 @@ def test_an_unclean_election_is_held_where_somebody_asks() -> None:
     world.run(1)
     state = world.zookeeper.state("t")
     assert (state.leader, state.isr, state.is_recovering) == (2, (2,), True)
+    assert (one.controller.elections, one.controller.unclean_elections) == (1, 1)
     assert isinstance(world.zookeeper.read(znodes.CONTROLLER), Node)
 
 

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from logbus_broker.cli import main
 from logbus_broker.config.catalog import ConfigSource, describe_broker
@@ -48,7 +50,9 @@ def test_the_finer_setting_wins_over_hours() -> None:
 @pytest.mark.parametrize(
     ("values", "says"),
     [
-        ({"brokr.id": "1"}, "did you mean 'broker.id'"),
+        ({"logbus.partition.max": "1"}, "unknown setting 'logbus.partition.max'; did you mean 'logbus.partitions.max'"),
+        ({"ssl.client.auht": "required"}, "unknown setting 'ssl.client.auht'; did you mean 'ssl.client.auth'"),
+        ({"security.inter.broker.protocol": "SSL"}, "inter.broker.listener.name=SSL"),
         ({"num.partitions": "many"}, "num.partitions=many: must be a whole number"),
         ({"num.partitions": "1_000"}, "num.partitions=1_000: must be a whole number"),
         ({"num.partitions": "+9"}, "must be a whole number"),
@@ -127,6 +131,14 @@ def test_the_finer_setting_wins_over_hours() -> None:
 def test_a_setting_that_cannot_be_used_is_named(values: dict[str, str], says: str) -> None:
     with pytest.raises(ConfigError, match=says):
         build_config(values)
+
+
+def test_names_that_are_no_settings_are_passed_over_with_a_warning_as_in_kafka() -> None:
+    config = build_config({"num.network.threads": "3", "brokr.id": "1", "ssl.cipher.suites": "x", "broker.id": "7"})
+    assert (config.broker_id, len(config.unknown_settings)) == (7, 3)
+    assert config.unknown_settings[1] == "'brokr.id' is no setting of this broker, and has no effect; did you mean 'broker.id'?"
+    assert build_config({"log.dir": "/a"}).log_dirs == Path("/a")
+    assert build_config({"log.dir": "/a", "log.dirs": "/b"}).log_dirs == Path("/b")
 
 
 @pytest.mark.parametrize(("text", "value"), [("0", 0.0), ("1", 1.0), ("0.5", 0.5), (".5", 0.5), ("5e-1", 0.5), (" 1. ", 1.0)])

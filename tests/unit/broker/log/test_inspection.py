@@ -172,5 +172,7 @@ def test_the_dump_commands_lines_are_safe_to_print_and_wrong_files_are_refused(
     assert "key: key-1 payload: vvvv" in shown
     main(["dump-log", str(files_with(data / "t-0", ".snapshot")[-1])])
     assert "producerId: 5 producerEpoch: 0 batches: 110-111 at 110" in capsys.readouterr().out
+    main(["dump-log", str(files_with(tmp_path / "hostile", ".log")[0].with_suffix(".index"))])
+    assert "does not exist yet: the broker has it in memory" in capsys.readouterr().out
     with pytest.raises(SystemExit, match="the name of meta.properties is not"):
         main(["dump-log", str(data / "meta.properties")])

@@ -148,6 +148,13 @@ def test_a_newcomer_gets_the_place_of_the_oldest_that_has_not_asked() -> None:
     assert [sock.closed for sock in silent] == [True] + [False] * (EXCHANGES_MAX - 1)
 
 
+def test_a_port_that_was_closed_is_swept_without_a_word() -> None:
+    served, _, poller = endpoint(ManualClock())
+    served.close()
+    served.sweep(1.0)
+    assert not poller.owners
+
+
 def test_a_scraper_that_cannot_be_watched_is_closed_and_keeps_no_place() -> None:
     clock = ManualClock()
     served, listener, poller = endpoint(clock)

@@ -303,6 +303,32 @@ def test_pauses_double_up_to_a_limit(scene: FollowerScene) -> None:
     assert round((scene.fetcher.due - scene.clock.monotonic()) * 1000) == 20
 
 
+def test_a_moved_replica_is_asked_for_no_faster_than_the_followers_rate_until_it_is_in_sync(idle: FollowerScene) -> None:
+    following(idle, 0, 1)
+    records = batches(0, 3)
+    idle.quota.learn(len(records) // 2, {TOPIC_ID.bytes: f"0:{ME},1:2"})
+    idle.answer(row(0, records), row(1, records))
+    assert [replica.end_offset for replica in idle.replicas.values()] == [3, 3]
+    assert positions(idle) == [(1, 3, 0)]
+    idle.turn(milliseconds=999)
+    idle.answer()
+    assert positions(idle) == []
+    idle.turn(milliseconds=50)
+    assert positions(idle) == [(0, 3, 0)]
+    idle.answer()
+    idle.answer(row(0, batches(3, 3)))
+    assert positions(idle) == []
+    idle.quota.learn(1, {TOPIC_ID.bytes: ""})
+    idle.fetcher.quota_changed()
+    idle.turn()
+    assert positions(idle) == [(0, 6, 0)]
+    idle.quota.learn(1, {TOPIC_ID.bytes: "*"})
+    idle.replicas[0].is_in_sync = True
+    idle.answer()
+    idle.answer(row(0, batches(6, 3)))
+    assert positions(idle) == [(0, 9, 0)]
+
+
 def test_a_large_answer_is_stored_in_slices(idle: FollowerScene) -> None:
     following(idle, 0, 1)
     idle.clock.tick_ms = int(SLICE_SECONDS * 1000)

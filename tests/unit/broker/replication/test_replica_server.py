@@ -12,7 +12,7 @@ from logbus_broker.protocol.batch import BATCH_HEADER_BYTES, LENGTH_END, read_he
 from logbus_broker.replication.interfaces import TopicIdPartition
 from logbus_broker.replication.led_partition import LedPartition
 
-from tests.support.leading import STATE, TOPIC_ID, Follower, LeaderScene, fetching, waiting, wants
+from tests.support.leading import ME, STATE, TOPIC_ID, Follower, LeaderScene, fetching, waiting, wants
 
 
 @pytest.fixture
@@ -91,6 +91,27 @@ def test_a_fetch_that_finds_nothing_waits_for_the_end_of_the_turn_that_brings_so
     assert len(follower.answers) == 1
     scene.turn_ends()
     assert [(row.partition_index, offsets(row.records)) for row in follower.last().partitions] == [(0, [0]), (1, [0, 1])]
+
+
+def test_a_moved_replica_gets_no_more_than_the_leaders_rate_and_those_in_sync_all(scene: LeaderScene) -> None:
+    led = scene.lead(state=replace(STATE, isr=(0, 1)))
+    scene.append(led, *[1] * 10, value=b"v" * 1_000)
+    scene.server.quota.learn(850, {TOPIC_ID: f"0:{ME},1:{ME}"})
+    moved = fetching(scene, wants(0, 0, bytes_max=1_100), broker_id=2)
+    assert offsets(moved.last().partitions[0].records) == [0]
+    moved.send(wants(0, 1, last_epoch=0, bytes_max=1_100))
+    moved.send()
+    assert [len(answer.partitions) for answer in moved.answers] == [1, 0]
+    assert len(offsets(fetching(scene, wants(0, 0)).last().partitions[0].records)) == 10
+    free_at = scene.server.quota.free_at()
+    assert scene.now < free_at <= scene.server.next_deadline
+    scene.pass_time(free_at - scene.now)
+    assert offsets(moved.last().partitions[0].records) == [1]
+    moved.send(wants(0, 2, last_epoch=0))
+    moved.send()
+    scene.server.quota.learn(850, {TOPIC_ID: f"1:{ME},0:2"})
+    scene.pass_time(0.01)
+    assert len(offsets(moved.last().partitions[0].records)) == 8
 
 
 def test_a_newer_fetch_releases_the_waiting_one_with_what_it_made_visible(scene: LeaderScene) -> None:

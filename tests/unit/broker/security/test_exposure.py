@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 from logbus_broker.config.properties import build_config
-from logbus_broker.security.exposure import reach_of, why_closed
+from logbus_broker.security.exposure import allowed_by, reach_of, why_closed
 
 SSL = {"ssl.keystore.location": "key.pem", "ssl.truststore.location": "ca.pem"}
 REQUIRED = {**SSL, "ssl.client.auth": "required"}
@@ -48,6 +48,20 @@ def test_the_listener_for_metrics_asks_nobody() -> None:
     reason = why_closed(config.metrics_listener, "0.0.0.0", config)
     assert reason is not None
     assert "logbus.metrics.listener=http://127.0.0.1:9404" in reason
+    assert "--override logbus.metrics.allow.unauthenticated=true" in reason
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("logbus.allow.unauthenticated", ["logbus.allow.unauthenticated"] * 2),
+        ("logbus.metrics.allow.unauthenticated", ["", "logbus.metrics.allow.unauthenticated"]),
+    ],
+)
+def test_the_words_for_metrics_open_nothing_else(words: str, expected: list[str]) -> None:
+    config = build_config({"logbus.metrics.listener": "http://0.0.0.0:9404", words: "true"})
+    assert config.metrics_listener is not None
+    assert [allowed_by(listener, config) for listener in (*config.listeners, config.metrics_listener)] == expected
 
 
 @pytest.mark.parametrize(

@@ -93,6 +93,10 @@ def test_clocks_may_disagree() -> None:
     assert log_in(first(token(exp=NOW - 10)), rules=rules).until_ms == (NOW - 10) * 1000
 
 
+def test_an_end_too_far_away_for_an_answer_is_nearer() -> None:
+    assert log_in(first(token(exp=10**40))).until_ms == (1 << 63) - 1
+
+
 def test_another_claim_may_be_the_user() -> None:
     rules = oauthbearer.TokenRules(issuer="https://issuer", audiences=("logbus",), subject_claim="client_id", skew_seconds=0)
     assert log_in(first(token(client_id="loader")), rules=rules).user == "loader"
@@ -117,6 +121,8 @@ def test_another_claim_may_be_the_user() -> None:
         (first(token(RSA, "rsa", "PS256")), "token"),
         (first(token(RSA, "ec", "RS256")), "token"),
         (first("a.b.c"), "token"),
+        (first("W1tb" * 10_000 + ".e30.e30"), "token"),  # [[[[...
+        (first(token(exp=float("inf"))), "token"),
         (first("x" * 70_000), "malformed"),
         (first(token(), "a=bob"), "authorization_id"),
         (b"", "malformed"),

@@ -158,7 +158,7 @@ ORDERS = (
     *("airflow setup", "ledger upgrade", "pipeline rebase", "pipeline forget-dag", "pipeline register"),
     *("retention adopt", "retention give-back", "retention hold", "retention release", "retention set"),
     *("sample", "topic alter", "topic create", "window accept-loss"),
-    *("acl add", "acl rm", "user add", "user passwd", "user rm"),
+    *("acl add", "acl rm", "security grant", "user add", "user passwd", "user rm"),
 )
 WITHOUT_JSON = {
     **dict.fromkeys(ORDERS, ORDER),
@@ -170,6 +170,7 @@ WITHOUT_JSON = {
     "demo": "its figures go to --report FILE as JSON",
     "exporter": "serves until it is ended, and prints nothing",
     "roles": "prints statements for psql",
+    "security keep": "runs until it is ended",
 }
 
 

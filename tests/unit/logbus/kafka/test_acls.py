@@ -27,6 +27,7 @@ def rule(text: str) -> AclBinding:
 
 READ_ALL, WRITE_ALL = "ALLOW READ User:ann from * on LITERAL TOPIC *", "ALLOW WRITE User:* from * on LITERAL TOPIC *"
 DENY_WEB, DENY_ALL = "DENY READ User:ann from * on PREFIXED TOPIC web", "DENY ALL User:ann from * on LITERAL TOPIC web.a"
+READ_RANGE = "ALLOW READ User:ann from * on LITERAL TOPIC web.a:0:5-9"
 FROM_TEN = "ALLOW READ User:ann from 10.0.0.1 on LITERAL TOPIC web.a"
 
 
@@ -46,6 +47,9 @@ FROM_TEN = "ALLOW READ User:ann from 10.0.0.1 on LITERAL TOPIC web.a"
         ([FROM_TEN], "10.0.0.2", "READ", False, "no ACL allows it"),
         ([FROM_TEN.replace("ann", "bob")], "*", "READ", False, "no ACL allows it"),
         ([READ_ALL.replace("TOPIC", "GROUP")], "*", "READ", False, "no ACL allows it"),
+        ([READ_RANGE], "*", "READ", False, "its ACLs allow only web.a:0:5-9"),
+        ([READ_RANGE], "*", "DESCRIBE", True, "the ACL 'ALLOW READ to User:ann from * on LITERAL TOPIC web.a:0:5-9' decides"),
+        ([READ_RANGE.replace("web.a", "web.b")], "*", "DESCRIBE", False, "no ACL allows it"),
     ],
 )  # fmt: skip
 def test_the_rule_that_decides_is_named(rules: list[str], host: str, operation: str, is_allowed: bool, reason: str) -> None:
@@ -76,7 +80,10 @@ def of_the_broker(text: str) -> state.Acl:
 
 def test_our_broker_decides_alike_and_gives_the_same_reason() -> None:
     random = Random(34)
-    patterns = ("LITERAL TOPIC web.a", "LITERAL TOPIC *", "PREFIXED TOPIC web", "PREFIXED TOPIC web.a", "LITERAL GROUP web.a")
+    patterns = (
+        *("LITERAL TOPIC web.a", "LITERAL TOPIC *", "PREFIXED TOPIC web", "PREFIXED TOPIC web.a", "LITERAL GROUP web.a"),
+        *(f"LITERAL TOPIC web.{name}" for name in ("a:0:5-9", "a:0:9-12", "a:0:12-13", "a:2:5-9", "b:0:5-9")),
+    )
     choices = (
         ("ALLOW", "DENY"),
         ("READ", "DESCRIBE", "ALL", "ALTER_CONFIGS"),
@@ -86,7 +93,7 @@ def test_our_broker_decides_alike_and_gives_the_same_reason() -> None:
     )
     web, outcomes = Resource(kind=ResourceType.TOPIC, name="web.a"), set()
     for _ in range(400):
-        rules = {"{} {} {} from {} on {}".format(*map(random.choice, choices)) for _ in range(random.randrange(5))}
+        rules = {"{} {} {} from {} on {}".format(*map(random.choice, choices)) for _ in range(random.randrange(9))}
         supers, everyone = frozenset(random.choice([[], [], ["User:ann"]])), random.random() < 0.3
         index = AclIndex(map(of_the_broker, rules), super_users=supers, allows_if_no_acl_found=everyone)
         operation, host = random.choice(("READ", "DESCRIBE", "DESCRIBE_CONFIGS")), random.choice(("10.0.0.1", "10.0.0.2"))
@@ -96,4 +103,4 @@ def test_our_broker_decides_alike_and_gives_the_same_reason() -> None:
         theirs = index.decide("User:ann", host, *asked)
         assert (ours.is_allowed, ours.reason) == (theirs.is_allowed, index.explain(theirs, "User:ann", *asked))
         outcomes.add((ours.is_allowed, ours.acl is None, ours.reason[:3]))
-    assert len(outcomes) >= 5
+    assert len(outcomes) >= 6

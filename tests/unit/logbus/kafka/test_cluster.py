@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from kafka.errors import KafkaConnectionError
 from logbus.errors import AccessDenied, BrokerUnavailable, LogbusError, NotAskable
 from logbus.kafka import cluster
 from logbus.kafka.client import Client
-from logbus.status.broker_checks import GIB, room, takes
+from logbus.status.broker_checks import GIB, cluster_findings, room, takes
 
 
 def answered(index: int, leader: int, replicas: list[int], isr: list[int]) -> dict[str, Any]:
@@ -93,6 +94,9 @@ class Brokers:
     def list_partition_reassignments(self) -> dict[str, Any]:
         return {}
 
+    def describe_log_dirs(self) -> list[dict[str, Any]]:
+        raise theirs.ClusterAuthorizationFailedError
+
 
 def test_a_broker_that_died_a_moment_ago_does_not_hide_the_others() -> None:
     brokers = Brokers(refused=2)
@@ -133,6 +137,27 @@ def test_an_answer_becomes_sizes_by_partition_and_what_a_broker_does_not_know_is
 )
 def test_a_disk_that_fills_is_reported_before_it_is_full(changes: dict[str, Any], severity: str) -> None:
     assert str(room(directory(**changes)).severity) == severity
+
+
+def test_what_is_wrong_with_a_cluster_is_said_the_worst_first() -> None:
+    live = [cluster.LiveBroker(broker_id=number, host="h", port=number) for number in (1, 2, 4)]
+    facts = replace(CLUSTER, controller=None, brokers=live, insync_min={"clicks": 2})
+    findings = [(str(finding.severity), finding.message.partition(":")[0]) for finding in cluster_findings(facts)]
+    assert findings == [
+        ("error", "there is no controller"),
+        ("error", "broker 3 is gone"),
+        ("error", "no leader, so no client can read or write"),
+        ("error", "fewer in sync than min.insync.replicas, so acks=all fails"),
+    ]
+    offsets = [cluster.PartitionReplicas(topic="__consumer_offsets", partition=0, leader=1, replicas=(1,), in_sync=(1,))]
+    for factor, brokers, severities in [(3, live, ["warning"]), (1, live, []), (3, live[:1], []), (None, live, [])]:
+        few = replace(CLUSTER, brokers=brokers, partitions=offsets, offsets_factor=factor)
+        assert [str(finding.severity) for finding in cluster_findings(few)] == severities
+    behind = cluster.PartitionReplicas(topic="t", partition=0, leader=1, replicas=(1, 2), in_sync=(1,), offline=(2,))
+    assert [str(finding.severity) for finding in cluster_findings(replace(CLUSTER, brokers=live, partitions=[behind]))] == [
+        "error",
+        "warning",
+    ]
 
 
 def test_a_request_is_taken_in_a_version_or_not_at_all() -> None:
