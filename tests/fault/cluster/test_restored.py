@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from confluent_kafka import Producer
+from confluent_kafka import KafkaException, Producer
 from logbus.waiting import PATIENCE_SECONDS, wait_until
 
 from tests.support.clusters import ClusterBroker, RunningCluster
@@ -29,7 +29,12 @@ def send(bootstrap: str, topic: str, count: int, *, start: int = 0) -> None:
 
 
 def values(bootstrap: str, topic: str) -> list[bytes | None]:
-    return [message.value() for message in read_partition(bootstrap, topic, 0)]
+    """A broker may learn a moment after ZooKeeper who leads."""
+
+    def read() -> list[bytes | None]:
+        return [message.value() for message in read_partition(bootstrap, topic, 0)]
+
+    return wait_until(read, what=f"a leader of {topic}", not_yet=KafkaException)
 
 
 def recover(broker: ClusterBroker, *words: str) -> str:
