@@ -26,6 +26,7 @@ PROJECT = Path(__file__).parents[1]
 sys.path[:0] = [str(PROJECT), str(PROJECT / "plugins"), str(PROJECT / "spark_jobs")]
 
 from logbus.hooks.warehouse import WarehouseHook  # noqa: E402
+from logbus.kafka.client import Client  # noqa: E402
 from logbus.loads.embedded import EmbeddedPostgres  # noqa: E402
 from logbus.model import Pipeline  # noqa: E402
 from logbus.operators.load_window import LoadWindowOperator  # noqa: E402
@@ -94,7 +95,7 @@ def operator_in(world: World) -> LoadWindowOperator:
         application = Application(
             ledger=world.ledger,
             log=world.log,
-            client_config={TASKS: Tasks(log=world.log)},
+            client=Client({TASKS: Tasks(log=world.log)}),
             now=lambda: NOW,
             report=lambda outcome: None,
         )

@@ -28,8 +28,8 @@ from logbus_broker.cluster import (
 from logbus_broker.cluster.store import Store
 from logbus_broker.config.settings import BrokerConfig
 from logbus_broker.disk.filesystem import FileSystem
-from logbus_broker.errors import BrokerError, NotLeaderOrFollower
-from logbus_broker.log import log_directory, manager
+from logbus_broker.errors import BrokerError, NotLeaderOrFollower, StorageError
+from logbus_broker.log import log_directory, manager, storage_watch
 from logbus_broker.log.high_watermark import ReplicatedHighWatermark
 from logbus_broker.log.partition import Partition
 from logbus_broker.log.thread_pool import ThreadPool
@@ -139,7 +139,14 @@ class Cluster:
         self._gone: dict[int, None] = {}  # other brokers whose end was logged
         self._stopping: frozenset[int] = frozenset()  # those that were being stopped when they were last seen
 
-    def attach(self, partitions: manager.PartitionManager, high_watermark: ReplicatedHighWatermark, *, on_ready: Then) -> None:
+    def attach(
+        self,
+        partitions: manager.PartitionManager,
+        high_watermark: ReplicatedHighWatermark,
+        storage: storage_watch.StorageWatch,
+        *,
+        on_ready: Then,
+    ) -> None:
         """`on_ready` is called once: when this broker has joined the cluster, or with the reason why it cannot."""
         config, clock = self._config, self._clock
         self._on_ready = on_ready
@@ -157,7 +164,9 @@ class Cluster:
             want_flush=high_watermark.request_flush,
             offline=went_offline,
             cut=lambda partition: self._directory.note_cut(partition.topic, partition.index, partition.end_offset),
+            refused=storage.refused,
         )
+        storage.on_changed = self._impaired
         self._logs = replicas.ReplicaLogs(partitions, self._directory, self._filesystem, self._thread_pool)
         self.replica_manager = replica_manager.ReplicaManager(
             config.broker_id,
@@ -341,6 +350,10 @@ class Cluster:
         if partition.is_led:
             self.leader.log_start_moved(partition)
 
+    def _impaired(self, partition: Partition) -> None:
+        """Its records can no longer be stored here, or can be again."""
+        (self.leader if partition.is_led else self.replica_manager).impaired(partition)
+
     def _is_known_topic(self, topic_id: bytes) -> bool:
         return any(topic.topic_id.bytes == topic_id for topic in self.member.image.topics.values())
 
@@ -416,6 +429,8 @@ class Cluster:
         """Why a turn may neither write to the partition nor acknowledge; None if it may."""
         if partition.is_led and self.leader.takes_records(partition):
             return None
+        if partition.impaired_reason:
+            return StorageError(f"this broker cannot store {partition.name}: {partition.impaired_reason}")
         return NotLeaderOrFollower(f"this broker cannot confirm that it leads {partition.name}")
 
     def serves_consumers(self, partition: Partition) -> bool:

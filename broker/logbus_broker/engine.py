@@ -24,7 +24,7 @@ from logbus_broker.cluster import cluster_view, local_files
 from logbus_broker.config.settings import BrokerConfig
 from logbus_broker.disk.filesystem import FileSystem
 from logbus_broker.groups.messages import Answer
-from logbus_broker.log import background_tasks, cleaner, high_watermark, log_directory, log_retention, manager
+from logbus_broker.log import background_tasks, cleaner, high_watermark, log_directory, log_retention, manager, storage_watch
 from logbus_broker.log.thread_pool import ThreadPool
 from logbus_broker.protocol.framing import Origin, Request
 
@@ -145,6 +145,10 @@ class Engine:
             checkpoints=self._checkpoints,
             new_id=self._new_id,
         )
+        self.storage = storage_watch.StorageWatch(
+            self.partitions, self.context.flusher, thread_pool, self._filesystem, clock, config
+        )
+        self.context.produce_turn.on_refused = self.storage.refused
         # After the context, because everything in it must forget deleted topics; before the fast path, which looks up existing
         # partitions.
         metadata_source.follow(self.context)
@@ -205,7 +209,7 @@ class Engine:
         )
         # Listeners are called in this order when the image changes: roles (attached here) before the one that forgets offsets of
         # deleted topics, which looks at the partitions led by then.
-        cluster.attach(self.partitions, context.high_watermark, on_ready=on_ready)
+        cluster.attach(self.partitions, context.high_watermark, self.storage, on_ready=on_ready)
         context.leader, context.serves_consumers = cluster.leader, cluster.serves_consumers
         context.produce_turn.why_not = context.offsets.why_not = cluster.why_not
         cluster.member.watcher.listen(functools.partial(forget_offsets, context))
@@ -316,6 +320,8 @@ class Engine:
             # milliseconds.
             context.produce_turn.end()
             now = context.clock.monotonic()
+            if now >= self.storage.due:
+                self.storage.work(now)
             if self.cluster is not None:
                 self.cluster.work(now)
             if now >= context.deadlines.due:
@@ -359,8 +365,9 @@ class Engine:
             ("flushes", context.flusher.end_turn),
             ("tasks", lambda: self.tasks.work(now)),
         ]
+        steps.insert(0, ("the storage watch", lambda: self.storage.work(now)))
         if (cluster := self.cluster) is not None:
-            steps.insert(0, ("the cluster", lambda: cluster.work(now)))  # in the order of a turn, see there
+            steps.insert(1, ("the cluster", lambda: cluster.work(now)))  # in the order of a turn, see there
         for what, step in steps:
             self.health.attempt(what, step)
         self.answer_staged()
@@ -392,6 +399,7 @@ class Engine:
         context = self.context
         return min(
             self._next_periodic,
+            self.storage.due,
             inf if self.cluster is None else self.cluster.due,
             context.groups.due,
             context.deadlines.due,

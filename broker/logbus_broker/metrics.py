@@ -44,6 +44,7 @@ def health(engine: Engine) -> tuple[bool, str]:
     offline = sum(1 for partition in engine.partitions if partition.log.offline_reason)
     if offline:
         lines.append(f"{offline} of {len(engine.partitions)} partitions are offline")
+    lines += engine.storage.lines()
     if engine.cluster is not None:
         lines += engine.cluster.troubles()
     if reason := engine.context.offsets.unreadable_reason:
@@ -135,6 +136,7 @@ def _replicas(engine: Engine, partitions: list[Partition]) -> Families:
         names.AWAY_SECONDS: [Sample(0)],
         names.OFFLINE_REPLICAS: [Sample(offline)],
         names.OFFLINE_PARTITIONS: [Sample(offline)],
+        names.IMPAIRED: [Sample(len(engine.storage.impaired()))],
         names.TROUBLES: [Sample(len(engine.health.troubles))],
         names.DEFECTS: [Sample(engine.health.defects)],
         names.ACTIVE_CONTROLLERS: [Sample(1)],

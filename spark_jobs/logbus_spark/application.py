@@ -13,15 +13,18 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from enum import StrEnum
+from functools import cached_property
 from itertools import groupby
 from typing import Any
 
 from logbus import errors, model, spark_submit
+from logbus.kafka.client import Client
 from logbus.kafka.topics import OffsetLog
 from logbus.loads import attempts as attempts_of
 from logbus.loads import commit_checks, read_tally
 from logbus.loads.ledger import Ledger
 from logbus.loads.sinks import Sink, sink_for
+from logbus.loads.task_logins import TaskLogin, TaskLogins
 from logbus.parsing import json_format, parser_for
 from logbus.windows import log_changes
 from logbus.windows.log_changes import WitnessSet, refuse_if_recreated
@@ -69,15 +72,21 @@ class Application:
 
     ledger: Ledger
     log: OffsetLog
-    client_config: Mapping[str, Any]
+    client: Client
     now: Callable[[], datetime]
     report: Callable[[WindowOutcome], None]
     limits: spark_submit.TaskLimits = spark_submit.TaskLimits()
+
+    @cached_property
+    def logins(self) -> TaskLogins:
+        """What the tasks get of the driver's own."""
+        return TaskLogins(self.ledger.engine, self.client)
 
     def load(self, pipeline_name: str, tokens: Sequence[str]) -> list[WindowOutcome]:
         """Loads the windows whose attempts the tokens name, oldest first, each as the pipeline was when its attempt began."""
         with self.ledger.engine.connect() as connection:
             attempts = attempts_of.find(connection, pipeline_name, tokens)
+        self.logins.void_left_over(pipeline_name)
         outcomes: list[WindowOutcome] = []
         # For all attempts of this run, including those in the last group: an attempt that waits for its turn is alive, and its
         # window must not be given to another run.
@@ -115,7 +124,7 @@ class Application:
         pipeline = self.ledger.with_inferred(defined)
         windows = self.ledger.windows_at(pipeline.name, [attempt.interval.start for attempt in attempts])
         try:
-            columns = json_format.inferred_columns(records.sampled_values(self.client_config, pipeline, windows))
+            columns = json_format.inferred_columns(records.sampled_values(self.client.config, pipeline, windows))
         except errors.LogbusError:
             return pipeline
         return self.ledger.add_inferred(pipeline, columns, self.now())
@@ -176,6 +185,21 @@ class Application:
         to_read = [windows[attempt.window_id] for attempt in attempts]
         if not any(window.record_count for window in to_read):
             return TaskReads()
+        with self.logins.for_job(attempts, to_read) as login:
+            results = self.run_tasks(pipeline, sink, attempts, to_read, called, login)
+        # Afterwards too, not only before: a topic deleted and created again during the job has new records at the same offsets.
+        refuse_if_recreated(pipeline.topic, to_read[0].topic_id, self.log.topic(pipeline.topic).topic_id)
+        return to_reads(results)
+
+    def run_tasks(
+        self,
+        pipeline: model.Pipeline,
+        sink: Sink,
+        attempts: Sequence[model.Attempt],
+        windows: Sequence[model.FrozenWindow],
+        called: WitnessSet,
+        login: TaskLogin,
+    ) -> list[TaskResult]:
         job = TaskJob(
             pipeline=pipeline.name,
             topic=pipeline.topic,
@@ -195,17 +219,14 @@ class Application:
             },
             grid=pipeline.grid,
             sink=sink.name,
-            sink_options=sink.task_options(),
+            sink_options=sink.task_options(login.warehouse_url),
         )
         try:
-            results = run_job(pipeline, to_read, job, self.client_config, self.limits)
+            return run_job(pipeline, windows, job, login.client_config, self.limits)
         except errors.LogbusError:
             raise
         except Exception as error:  # Spark raises many kinds: a worker's, the JVM's, Py4J's
             raise errors.LoadFailed(f"the Spark job failed: {cause(error)}") from error
-        # Afterwards too, not only before: a topic deleted and created again during the job has new records at the same offsets.
-        refuse_if_recreated(pipeline.topic, to_read[0].topic_id, self.log.topic(pipeline.topic).topic_id)
-        return to_reads(results)
 
     def finish(
         self, pipeline: model.Pipeline, sink: Sink, window: model.FrozenWindow, attempt: model.Attempt, reads: TaskReads

@@ -8,7 +8,7 @@ code is 0 only if every window is committed or superseded.
 
 What may be secret comes by the driver's environment: LOGBUS_WAREHOUSE_URL, and LOGBUS_KAFKA_CONFIG (the client's settings as
 JSON, as LoadWindowOperator and `logbus load` pass them) or LOGBUS_CLIENT_CONFIG (a file with them, such as client.properties in a
-mounted secret). Executors get it from the driver.
+mounted secret). Executors get from the driver what they need, which is less (logbus.loads.task_logins).
 """
 
 from __future__ import annotations
@@ -73,11 +73,11 @@ def warehouse_url(environ: Mapping[str, str]) -> str:
 def run(argv: Sequence[str], environ: Mapping[str, str]) -> list[WindowOutcome]:
     """Loads the windows; returns what became of each."""
     arguments = _parse_arguments(argv)
-    settings = kafka_settings(environ)
+    asking = client.Client(kafka_settings(environ))
     application = Application(
         ledger=Ledger(connect(warehouse_url(environ))),
-        log=topics.Topics(client.Client(settings)),
-        client_config=settings,
+        log=topics.Topics(asking),
+        client=asking,
         now=model.utc_now,
         report=telling(lambda line: print(line, flush=True)),
         limits=spark_submit.TaskLimits(

@@ -18,8 +18,8 @@ from logbus.cli.connect import FORMS
 from logbus.cli.local_brokers import LocalBrokers
 from logbus.cli.processes import ReservedPorts
 from logbus.cli.secure_home import SecureHome
-from logbus.errors import AccessDenied
-from logbus.kafka import acls, client_config
+from logbus.errors import AccessDenied, UserError
+from logbus.kafka import acls, client_config, users
 from logbus.kafka.client import Client
 from logbus.kafka.rights import OPERATIONS, ResourceKind, read_rights
 from logbus.kafka.topics import Topics
@@ -216,3 +216,25 @@ def test_a_user_with_no_acl_is_told_which_one_it_needs(run: Run, tmp_path: Path)
     wait_until(lambda: logs_in(dict(bob.config)), what="bob's login", not_yet=AccessDenied)
     with pytest.raises(AccessDenied, match=refused):
         Topics(bob).topic(TOPIC)
+
+
+def test_readers_of_ranges_are_made_where_ranges_are_known_and_nothing_is_left_where_they_are_not(
+    run: Run, administrator: Path, request: pytest.FixtureRequest
+) -> None:
+    client = Client.for_command(client_config.read_client_config(administrator))
+    readers, owned = users.RangeReaders(client), ("admin/load", "SCRAM-SHA-256")
+    ranges = [acls.AclRange(TOPIC, 0, 0, 5), acls.AclRange(TOPIC, 0, 7, 9)]
+    if request.node.callspec.params["administrator"] == "apache_kafka":
+        with pytest.raises(UserError, match="no ACLs for ranges"):
+            readers.add(owned[0], "password", owned[1], ranges)
+    else:
+        readers.add(owned[0], "password", owned[1], ranges)
+        listed = json.loads(run(f"acl ls --user {owned[0]} --topic {TOPIC} -o json").stdout)
+        assert [rule["name"] for rule in listed] == [f"{TOPIC}:0:0-5", f"{TOPIC}:0:7-9"]
+        explained = run(f"acl explain --user {owned[0]} --topic {TOPIC} read").stdout
+        assert f"may not READ topic {TOPIC}: its ACLs allow only {TOPIC}:0:0-5, {TOPIC}:0:7-9" in explained
+        assert owned[0] in run("user ls").stdout
+    for _ in range(2):
+        readers.delete(*owned)
+        assert json.loads(run(f"acl ls --user {owned[0]} -o json").stdout) == []
+        assert owned[0] not in run("user ls").stdout

@@ -12,6 +12,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from logbus.errors import LogbusError
+from logbus.kafka.client import Client
 from logbus.loads import commit
 from logbus.loads.audit import audit_window
 from logbus.loads.ledger import Ledger
@@ -237,7 +238,7 @@ class Player:
         return Application(
             ledger=Ledger(self.bench.driver),
             log=self.log.asked,
-            client_config=self.log.client_config(tasks),
+            client=Client(self.log.client_config(tasks)),
             now=lambda: self.now,
             report=report,
         )

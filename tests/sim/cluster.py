@@ -31,6 +31,7 @@ from tests.sim.zookeeper import SimZooKeeper
 
 BROKERS = 3
 SESSION_MS = 2_000
+FLUSH_MS_MAX = 2_000  # logbus.replica.flush.max.ms
 BUSY = 12 * SECOND  # faults occur for this long
 HEALING = 60 * SECOND
 
@@ -115,6 +116,7 @@ class ClusterStage(Stage):
                 invariants=self.invariants,
                 zookeeper_session_ms=SESSION_MS,
                 replica_lag_ms_max=3_000,
+                replica_flush_ms_max=FLUSH_MS_MAX,
                 offsets_partitions=1,
                 **self.node_settings(),
             )
@@ -152,6 +154,7 @@ class ClusterStage(Stage):
             survives_one=self.story.minimum > 1,
         )
         faults.schedule(self.story.faults)
+        self.invariants.has_only_disk_faults = {fault.kind for fault in self.story.faults} <= {"full disk", "hung disk"}
         self.begin()
         self.run(BUSY + SECOND)
         faults.end()

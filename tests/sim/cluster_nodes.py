@@ -129,6 +129,10 @@ class ClusterNode(SimNode):
     def is_controller(self) -> bool:
         return self.is_serving and self.engine.cluster.controller.mandate is not None  # type: ignore[union-attr]
 
+    @property
+    def disk_ailment(self) -> str:
+        return "hung" if self.has_hung_disk else "full" if self.disk.room == 0 else ""
+
     def held(self, topic: str, index: int) -> Partition | None:
         return None if self.engine is None else self.engine.partitions.held(topic, index)
 

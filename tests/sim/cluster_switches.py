@@ -20,7 +20,7 @@ from logbus_broker.replication.replicas import LogIntegrity
 from tests.sim.cluster import draw_story
 from tests.sim.directed import STORIES
 from tests.sim.stage import Story
-from tests.sim.switches import Switch, yes
+from tests.sim.switches import Switch, nothing, yes
 
 POWER = (
     "power cut",
@@ -137,6 +137,20 @@ def shown_as_told(partition: Partition, offset: int) -> None:
     partition.visible_offset = max(partition.visible_offset, min(offset, partition.log.end_offset))
 
 
+def nobody(*arguments: Any) -> tuple[Partition, ...]:
+    return ()
+
+
+def impairment_is_not_told(
+    progress: PartitionProgress,
+    *arguments: Any,
+    fetched: Callable[..., bool] = PartitionProgress.fetched,
+    **named: Any,
+) -> bool:
+    """A leader does not listen to a follower that says that it can store nothing."""
+    return fetched(progress, *arguments, **{**named, "is_impaired": False})
+
+
 def any_of(kinds: tuple[str, ...]) -> Callable[[int], Story]:
     """Histories of faults of these kinds, at any time."""
     return lambda seed: draw_story(seed, kinds)
@@ -173,6 +187,13 @@ CLUSTER_SWITCHES: Mapping[str, Switch] = {
         too=(f"{PROGRESS}.departures", nobody_is_late),
     ),
     "a leader is confirmed": _rule("logbus_broker.replication.leader.Leader.takes_records", yes, STORIES["stale"]),
+    "a leader that can store nothing gives its lead away": _rule(
+        "logbus_broker.replication.leader.propose_stepping_down", nothing, STORIES["full leaders"]
+    ),
+    "a leader whose flush does not end gives its lead away": _rule(
+        "logbus_broker.log.flusher.Flusher.overdue", nobody, STORIES["hung leaders"]
+    ),
+    "a member that can store nothing leaves": _rule(f"{PROGRESS}.fetched", impairment_is_not_told, STORIES["full followers"]),
     "a follower shows what it has flushed": _rule(
         "logbus_broker.log.partition.Partition.learn_visible", shown_as_told, STORIES["shown before"]
     ),

@@ -134,7 +134,38 @@ def _restored(chance: random.Random) -> Sequence[Fault]:
     return faults
 
 
+def _full_leaders(chance: random.Random) -> Sequence[Fault]:
+    """The disk of a leader is full, and then that of the next one; in the end both at once."""
+    at = 2 * SECOND + chance.randint(0, SECOND)
+    return [Fault(at + number * 3 * SECOND, "full disk", LEADER, lasts=5 * SECOND) for number in range(3)]
+
+
+def _full_followers(chance: random.Random) -> Sequence[Fault]:
+    """The disk of a follower is full, and soon afterwards that of the other."""
+    at = 2 * SECOND + chance.randint(0, SECOND)
+    return [Fault(at, "full disk", 1, lasts=5 * SECOND), Fault(at + 3 * SECOND, "full disk", 2, lasts=5 * SECOND)]
+
+
+def _hung_leaders(chance: random.Random) -> Sequence[Fault]:
+    """The disk of a leader takes writes and no flush ends; then that of the next leader, and of a follower of it."""
+    at = 2 * SECOND + chance.randint(0, SECOND)
+    return [
+        Fault(at, "hung disk", LEADER, lasts=6 * SECOND),
+        Fault(at + 6500 * MS, "hung disk", LEADER, lasts=6 * SECOND),
+        Fault(at + 7 * SECOND, "hung disk", FOLLOWER, lasts=6 * SECOND),
+    ]
+
+
+def _full_everywhere(chance: random.Random) -> Sequence[Fault]:
+    """All disks are full: somebody goes on leading, and what is stored can be read."""
+    return [Fault(2 * SECOND + chance.randint(0, 2 * SECOND), "full disk", broker, lasts=6 * SECOND) for broker in range(3)]
+
+
 STORIES: dict[str, Story] = {
+    "full leaders": _story("full leaders", _full_leaders),
+    "full followers": _story("full followers", _full_followers),
+    "full everywhere": _story("full everywhere", _full_everywhere),
+    "hung leaders": _story("hung leaders", _hung_leaders),
     "powerless": _story("powerless", _powerless),
     "alone": _story("alone", _alone),
     "stale": _story("stale", _stale),

@@ -39,6 +39,7 @@ KINDS: dict[str, int] = {
     "pause": 3,
     "stop": 2,
     "slow disk": 2,
+    "hung disk": 2,
     "failing sync": 2,
     "full disk": 2,
     "cut clients off": 2,
@@ -166,6 +167,10 @@ class Faults:
         node.sync_delay = fault.amount
 
         self._later(fault, lambda: setattr(node, "sync_delay", 0))
+
+    def _hung_disk(self, node: SimNode, fault: Fault) -> None:
+        node.hang_disk()
+        self._later(fault, node.answer_again)
 
     def _failing_sync(self, node: SimNode, fault: Fault) -> None:
         """Data lost by a failed sync is not on the disk although it can be read: a later power cut takes it, as it should."""

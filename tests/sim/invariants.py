@@ -16,6 +16,8 @@ of a machine after each turn of its broker, and only where something has moved s
     9  a leader of an older epoch writes nothing once another has led for longer than half a session
     10 what was visible is not truncated
     11 a partition's state settles: it changes no more than a fixed number of times within a second
+    12 where nothing but disks is full or hangs, a broker with such a disk is soon not in sync with others, and so leads nothing
+       that they could lead; and no partition is ever without a leader
 """
 
 from __future__ import annotations
@@ -37,6 +39,7 @@ from tests.support.logs import headers_from
 Key = tuple[bytes, int]  # topic id and partition
 
 CHANGES_MAX = 25  # of a partition's state within a second: a broker that is restarted again and again makes about ten
+DISK_PATIENCE = {"full": 2 * SECOND, "hung": 5 * SECOND}
 STALE_WRITES_MAX = 1_600_000  # microseconds: half a session on a clock that runs a tenth too slow, and a turn
 
 
@@ -57,6 +60,10 @@ class Machine(Protocol):
     name: str
     broker_id: int
     starts: int  # number of its processes so far
+
+    @property
+    def disk_ailment(self) -> str:
+        """One of DISK_PATIENCE; empty: its disk is well."""
 
     def replicas(self) -> Sequence[Partition]: ...
 
@@ -112,6 +119,8 @@ class Invariants:
         self.on_joined: Callable[[int, int], None] = lambda leader, member: None
         self.on_proposed: Callable[[int, int], None] = lambda leader, member: None  # on its way to ZooKeeper
         self.on_shown: Callable[[int], None] = lambda leader: None  # consumers see more than ever before
+        self.has_only_disk_faults = False
+        self._ailing: dict[tuple[int, Key], int] = {}  # since when a disk is full or hangs, and its broker is in sync with others
         self.elections = self.joins = self.cuts = 0
         self._world = world
         self._facts: dict[Key, _Facts] = {}
@@ -207,8 +216,11 @@ class Invariants:
             self._world.after(0, self.on_joined, state.leader, broker)
         if state.leader_epoch > before.leader_epoch:
             self.elections += 1
-            if before.handover_to != state.leader:
+            is_given = self._id_of(writer) == before.leader and state.leader not in (before.leader, -1)
+            if before.handover_to != state.leader and not is_given:
                 self.on_election(facts.name.rpartition("-")[0], key[1])
+        if self.has_only_disk_faults and state.leader < 0:
+            self._break(12, f"{facts.name} has no leader: {state} after {before}")
         if state.is_recovering and not before.is_recovering:
             facts.visible.clear()
             facts.batches.clear()
@@ -270,6 +282,8 @@ class Invariants:
         """Inspect what has moved."""
         if self.broken:
             return
+        if self.has_only_disk_faults:
+            self._check_disk(machine)
         for partition in machine.replicas():
             log = partition.log
             if log.offline_reason:
@@ -287,6 +301,15 @@ class Invariants:
             if place != copy.looked_at:
                 self._look(machine, facts, copy, partition)
                 copy.looked_at = place
+
+    def _check_disk(self, machine: Machine) -> None:
+        me, ailment = machine.broker_id, machine.disk_ailment
+        for key, facts in self._facts.items():
+            isr = () if facts.state is None or not facts.replicated else facts.state.isr
+            if not ailment or me not in isr or len(isr) == 1:
+                self._ailing.pop((me, key), None)
+            elif self._world.now - self._ailing.setdefault((me, key), self._world.now) > DISK_PATIENCE[ailment]:
+                self._break(12, f"{facts.name}: the disk of broker {me} is {ailment}, and the state is {facts.state}")
 
     def _process_begins(self, machine: Machine, copy: _Replica, partition: Partition) -> None:
         log = partition.log

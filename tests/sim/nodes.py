@@ -102,6 +102,9 @@ class SimThreadPool:
     def _ended(self, number: int, is_kernels: bool) -> None:
         if number not in self._running or self._node.thread_pool is not self:
             return  # the process is gone
+        if self._node.has_hung_disk:
+            self._node.when_answering.append(lambda: self._ended(number, is_kernels))
+            return
         if self._node.is_paused and not is_kernels:
             self._node.when_continued.append(lambda: self._ended(number, is_kernels))
             return
@@ -239,6 +242,8 @@ class SimNode:
         self.sync_delay = 0  # how much longer than usual a flush takes
         self.engine: Engine | None = None
         self.thread_pool: SimThreadPool | None = None
+        self.has_hung_disk = False  # no flush ends
+        self.when_answering: list[Callable[[], None]] = []
         self.is_paused = False
         self.when_continued: list[Callable[[], None]] = []
         self.on_death: Callable[[], None] | None = None  # what happens to the machine if the process ends inside a disk call
@@ -382,7 +387,7 @@ class SimNode:
         self.engine = self._server = self.thread_pool = None
         self._wakes_at = -1
         self.on_death = None
-        self.when_continued = []
+        self.when_continued, self.when_answering = [], []
         self.is_paused = False
 
     def cut_power(self) -> None:
@@ -417,6 +422,17 @@ class SimNode:
                 action()
             self.wake()
 
+    def hang_disk(self) -> None:
+        """It takes writes, as long as the page cache does, and no flush ends."""
+        self.has_hung_disk = True
+
+    def answer_again(self) -> None:
+        """Whatever waits for the disk ends."""
+        self.has_hung_disk = False
+        waiting, self.when_answering = self.when_answering, []
+        for action in waiting:
+            action()
+
     def stop(self) -> None:
         """SIGTERM, a clean shutdown."""
         if self.engine is None or self.is_paused:
@@ -441,6 +457,7 @@ class SimNode:
         """Whatever was wrong with the machine is repaired."""
         self.disk.room, self.disk.failing_syncs, self.disk.calls_left, self.on_death = None, 0, -1, None
         self.sync_delay = 0
+        self.answer_again()
         self.resume()
         self.restart_if_offline()
         self.start()

@@ -39,3 +39,23 @@ def test_a_leader_that_nobody_disturbs_is_confirmed_though_nothing_is_written_an
     for _ in range(100):
         stage.run(stage.world.now + 50 * MS)
         assert cluster.why_not(partition) is None
+
+
+def test_a_leader_that_died_while_zookeeper_was_away_is_not_waited_for() -> None:
+    """Whoever has no session yet is given time to get one, but its port refuses connections."""
+    stage = quiet_stage()
+    stage.run(5 * SECOND)
+    first = stage.leader()
+    sessions = list(stage.zookeeper.sessions)
+    stage.zookeeper.stop()
+    first.node.kill()
+    stage.run(stage.world.now + 10 * SECOND)
+    stage.zookeeper.start()
+    for session_id in sessions:
+        stage.zookeeper.expire(session_id)
+
+    def is_led() -> bool:
+        now = stage.invariants.state(TOPIC, 0)
+        return now is not None and now.leader not in (first.state.leader, -1)
+
+    assert stage.until(is_led, 1_500 * MS), "less than a session"

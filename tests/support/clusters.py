@@ -30,6 +30,7 @@ from benchmarks import processes
 from benchmarks.peers.cluster import ApacheKafkaOnZooKeeper
 from benchmarks.peers.logbus import LogbusBroker
 from tests.support.link import Link, PeerLink
+from tests.support.small_disk import mounted
 from tests.support.zookeeper import RunningZooKeeper
 
 SESSION_MS = 2_000  # a stopped broker's session expires after this; ZooKeeper's ticks in tests allow up to 4 s
@@ -167,7 +168,9 @@ class RunningCluster:
         chroot: str = "/cluster",
         settings: Mapping[str, str] | None = None,
         has_links: bool = False,
+        disk_megabytes: int = 0,
     ) -> None:
+        """With `disk_megabytes` each broker has a disk of its own, of that size."""
         self._stack = ExitStack()
         self.zookeeper = zookeeper
         self._connect = f"{zookeeper.connect}{chroot}"
@@ -190,6 +193,10 @@ class RunningCluster:
                 (directory / name).chmod(0o600)
             for broker in self.brokers.values():
                 broker.listen_securely(zookeeper, directory, chroot)
+        if disk_megabytes:
+            for broker in self.brokers.values():
+                broker.data.mkdir(parents=True)
+                self._stack.enter_context(mounted(broker.data, disk_megabytes))
         if has_links:
             for broker in self.brokers.values():
                 broker.listen_behind(self._stack.enter_context(PeerLink(broker.peer_port)))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from random import Random
 
 from logbus.waiting import wait_until
@@ -83,6 +84,25 @@ def zookeeper_paused(cluster: RunningCluster, topic: str, chance: Random) -> Non
     time.sleep(BEYOND_A_SESSION_SECONDS)
 
 
+def filled(choose: Callable[[RunningCluster, str], ClusterBroker]) -> Fault:
+    """Its disk is full until it is no longer in sync, for a moment more, and then there is room again."""
+
+    def fault(cluster: RunningCluster, topic: str, chance: Random) -> None:
+        broker = choose(cluster, topic)
+        filler = broker.data / "filler"
+        with filler.open("wb", buffering=0) as file, suppress(OSError):
+            while file.write(bytes(1 << 16)):
+                pass
+        wait_until(
+            lambda: not any(broker.broker_id in state.isr for state in cluster.states(topic).values()),
+            what="the departure of the broker whose disk is full",
+        )
+        time.sleep(BRIEFLY_SECONDS)
+        filler.unlink()
+
+    return fault
+
+
 def isolated(*, also_from_zookeeper: bool, also_from_peers: bool = True) -> Fault:
     """The leader is cut off from these, while clients still reach it."""
 
@@ -113,7 +133,7 @@ def slow(cluster: RunningCluster, topic: str, chance: Random) -> None:
     time.sleep(2 * BRIEFLY_SECONDS)
 
 
-# Faults that need no proxy, then those that do.
+# Faults that need neither proxies nor disks of a broker's own, then those that do.
 PROCESS_FAULTS: Mapping[str, Fault] = {
     "leader killed": killed(leader),
     "leader stopped": paused(leader, BEYOND_A_SESSION_SECONDS),
@@ -129,6 +149,7 @@ PROCESS_FAULTS: Mapping[str, Fault] = {
     "leader and follower killed": killed(leader, follower),
     "rolling restart": restarted_in_turn,
 }
+DISK_FAULTS: Mapping[str, Fault] = {"leader's disk full": filled(leader), "follower's disk full": filled(follower)}
 LINK_FAULTS: Mapping[str, Fault] = {
     "leader cut off": isolated(also_from_zookeeper=True),
     "leader cut off from its peers": isolated(also_from_zookeeper=False),

@@ -82,6 +82,7 @@ class FollowerScene:
         self.wants_flush: list[int] = []
         self.written: list[int] = []
         self.offline: list[int] = []
+        self.refused: list[int] = []
         self.cut: list[int] = []
         self.partitions: dict[int, Partition] = {}
         self.replicas: dict[int, FollowedPartition] = {}
@@ -106,6 +107,7 @@ class FollowerScene:
             want_flush=lambda partition: self.wants_flush.append(partition.index),
             offline=lambda partition: self.offline.append(partition.index),
             cut=lambda partition: self.cut.append(partition.end_offset),
+            refused=lambda partition, error: self.refused.append(partition.index),
         )
         replica = self.replicas[index] = FollowedPartition(partition, thread_pool=self.thread_pool, hooks=hooks)
         return replica
@@ -135,7 +137,7 @@ class FollowerScene:
     def flush(self, index: int = 0) -> None:
         flush(self.partitions[index].log)
         self.replicas[index].flushed()
-        self.fetcher.flushed(self.replicas[index].key)
+        self.fetcher.changed(self.replicas[index].key)
         self.turn()
 
     def asked(self) -> replica_fetch.ReplicaFetch:

@@ -18,6 +18,7 @@ import adbc_driver_postgresql
 import pytest
 from adbc_driver_manager import AdbcDatabase
 from logbus.errors import RecordsLost, ShortRead
+from logbus.kafka.client import Client
 from logbus.loads.ledger import Ledger
 from logbus.model import FrozenWindow, Pipeline
 from logbus.parsing import Parser, Unparsable
@@ -94,7 +95,7 @@ def driver(
 ) -> application.Application:
     """The load's driver; without a client configuration its tasks read the log in memory."""
     config = {TASKS: Tasks(log=log)} if client_config is None else client_config
-    return application.Application(ledger=ledger, log=log, client_config=config, now=now, report=lambda outcome: None)
+    return application.Application(ledger=ledger, log=log, client=Client(config), now=now, report=lambda outcome: None)
 
 
 def run_job(

@@ -112,7 +112,7 @@ class Loading:
             },
             grid=self.pipeline.grid,
             sink=self.sink.name,
-            sink_options=self.sink.task_options(),
+            sink_options=self.sink.task_options(self.world.ledger.engine.url),
         )
 
     def all_offsets(self) -> Iterator[tuple[int, int]]:

@@ -8,6 +8,8 @@ from types import TracebackType
 from typing import Self
 
 from logbus.waiting import PATIENCE_SECONDS
+from logbus_broker.protocol.api import ApiKey
+from logbus_broker.protocol.codec import request_class, response_class
 
 
 class Closed(Exception):
@@ -72,3 +74,16 @@ class RawClient:
                 raise Closed(f"after {len(received)} of {count} bytes")
             received += piece
         return bytes(received)
+
+
+def limit(bootstrap: str, client_id: str, **limits: float) -> None:
+    """Sets quotas of a client id, which no stock client in Python can."""
+    kind, entry = request_class(ApiKey.ALTER_CLIENT_QUOTAS), request_class(ApiKey.ALTER_CLIENT_QUOTAS).EntryData
+    row = entry(
+        entity=[entry.EntityData(entity_type="client-id", entity_name=client_id)],
+        ops=[entry.OpData(key=key, value=value) for key, value in limits.items()],
+    )
+    body = kind(entries=[row], validate_only=False).encode(version=1)
+    with RawClient(bootstrap) as client:
+        answer = client.request(ApiKey.ALTER_CLIENT_QUOTAS, 1, body, flexible=True)
+    assert response_class(ApiKey.ALTER_CLIENT_QUOTAS).decode(answer, version=1).entries[0].error_code == 0

@@ -6,10 +6,29 @@ The broker must advertise the proxy's address, or clients bypass the proxy after
 from __future__ import annotations
 
 import socket
+import threading
 from collections import defaultdict
 from collections.abc import Iterator
 
-from tests.support.link import HEADER, Link
+from tests.support.link import HEADER, Gates, Link
+
+
+class WireTap(Link):
+    """Keeps every byte that passes in either direction: what anybody on the way could read."""
+
+    def __init__(self) -> None:
+        self.seen = bytearray()
+        super().__init__(target_port=0)
+
+    def _forward(
+        self, source: socket.socket, sink: socket.socket, pieces: Iterator[bytes], gates: Gates, gate: threading.Event
+    ) -> None:
+        super()._forward(source, sink, self._noted(pieces), gates, gate)
+
+    def _noted(self, pieces: Iterator[bytes]) -> Iterator[bytes]:
+        for data in pieces:
+            self.seen += data
+            yield data
 
 
 class RecordingProxy(Link):

@@ -161,7 +161,7 @@ class SeededPlatform:
         application = Application(
             ledger=self.ledger,
             log=self.log,
-            client_config=self.client_config,
+            client=Client(self.client_config),
             now=lambda: times[0],
             report=go_on,
         )

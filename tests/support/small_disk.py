@@ -1,4 +1,4 @@
-"""A tablespace on a disk so small that a test fills it."""
+"""A disk so small that a test fills it: for a tablespace, or for a broker's data."""
 
 from __future__ import annotations
 
@@ -17,18 +17,25 @@ from sqlalchemy.exc import OperationalError
 
 
 @contextmanager
+def mounted(directory: Path, megabytes: int) -> Iterator[None]:
+    """A file system of that size in the directory. Only root may make one."""
+    options = ["-t", "tmpfs", "-o", f"size={megabytes}m"]
+    made = subprocess.run(["mount", *options, "tmpfs", str(directory)], check=False, capture_output=True)
+    if made.returncode != 0:
+        pytest.skip(f"no file system can be made here: {made.stderr.decode().strip()}")
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", "--lazy", str(directory)], check=True)
+
+
+@contextmanager
 def small_disk() -> Iterator[Path]:
-    """A file system of eight megabytes. Only root may make one."""
-    with tempfile.TemporaryDirectory(prefix="logbus-disk-") as directory:
-        made = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", directory], check=False, capture_output=True)
-        if made.returncode != 0:
-            pytest.skip(f"no file system can be made here: {made.stderr.decode().strip()}")
-        try:
-            shutil.chown(directory, SYSTEM_USER)
-            os.chmod(Path(directory).parent, Path(directory).parent.stat().st_mode | 0o001)
-            yield Path(directory)
-        finally:
-            subprocess.run(["umount", "--lazy", directory], check=True)
+    """Eight megabytes, for the user that PostgreSQL runs as."""
+    with tempfile.TemporaryDirectory(prefix="logbus-disk-") as directory, mounted(Path(directory), 8):
+        shutil.chown(directory, SYSTEM_USER)
+        os.chmod(Path(directory).parent, Path(directory).parent.stat().st_mode | 0o001)
+        yield Path(directory)
 
 
 def run_alone(engine: Engine, statement: str) -> None:

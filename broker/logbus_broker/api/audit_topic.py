@@ -2,8 +2,8 @@
 
 A broker writes to a partition that it leads, standalone to the only one: so a line needs no other broker, and each partition is
 the history of one broker at a time. A broker that leads none at the moment, or whose log is offline, keeps its lines, a megabyte
-of them, and tries again every second; what is more than that is left out, and a line says how many were. Lines that wait are lost
-with the process: logbus.audit.log has them.
+of them, and tries again, at last every second; what is more than that is left out, and a line says how many were. Lines that wait
+are lost with the process: logbus.audit.log has them.
 
 Nothing here waits: a line is queued, and a task stages what is queued, some hundreds a turn, as if it had been produced. No ACL
 is asked for that, so writing a line causes none.
@@ -23,7 +23,8 @@ from logbus_broker.protocol import batch_builder, produce, validation
 from logbus_broker.security.state import AUDIT_TOPIC
 
 PARTITIONS = 12  # in a cluster, so that each of that many brokers leads one; CreatePartitions makes more
-RETRY_SECONDS = 1.0
+RETRY_SECONDS, RETRY_SECONDS_MAX = 0.05, 1.0  # doubled each time: a new topic gets its leaders a moment later
+_SILENT_TRIES = 4  # less than a second
 _BYTES_MAX = 1 << 20  # a few thousand lines
 _LINES_PER_TURN = 200  # half a millisecond
 _INT32_MAX = (1 << 31) - 1
@@ -67,10 +68,11 @@ class AuditTopic:
                 values = list(islice(self._lines, _LINES_PER_TURN))
                 yield background_tasks.Until(partial(self._stage, partition, values))
             except errors.BrokerError as error:
-                if tries:  # a topic that was just created gets its leaders a moment later
+                if tries >= _SILENT_TRIES:
                     context.health.fails(_WRITING, error)
-                tries += 1
-                yield background_tasks.Until(self._pause)
+                pause = min(RETRY_SECONDS * 2.0**tries, RETRY_SECONDS_MAX)
+                yield background_tasks.Until(partial(self._pause, pause))
+                tries = min(tries + 1, 10)
                 continue
             tries = 0
             context.health.succeeds(_WRITING)
@@ -118,8 +120,8 @@ class AuditTopic:
         context.produce_turn.touch(partition, len(batch.view))
         context.produce_turn.add(produce_turn.StagedRequest([answer], [(answer, partition)], written))
 
-    def _pause(self, go_on: thread_pool.Outcome) -> None:
-        self._context.deadlines.add(_Pause(self._context.clock.monotonic() + RETRY_SECONDS, go_on))
+    def _pause(self, seconds: float, go_on: thread_pool.Outcome) -> None:
+        self._context.deadlines.add(_Pause(self._context.clock.monotonic() + seconds, go_on))
 
 
 class _Pause(purgatory.Deadline):

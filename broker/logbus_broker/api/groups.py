@@ -79,11 +79,19 @@ def _ask(
     encode: Callable[[Any], handler.Parts],
     ask: Callable[[_WaitingMember], Iterable[messages.Answer]],
 ) -> handler.Parts | handler.Pending:
-    """Pass a request to the state machine; an error is answered at once."""
+    """Pass a request to the state machine; an error is answered at once. What waited is answered by the rights of then."""
     pending = handler.Pending(stops_reading=True)
+
+    def encode_if_allowed(outcome: Any) -> handler.Parts:
+        try:
+            caller.check(authorization.GROUP, group_id)
+        except errors.GroupAuthorizationFailed as refused:
+            return encode(refused)
+        return encode(outcome)
+
     try:
         caller.check(authorization.GROUP, group_id)
-        deliver(ask(_WaitingMember(pending, encode)))
+        deliver(ask(_WaitingMember(pending, encode_if_allowed)))
     except errors.RequestError as error:
         return encode(error)
     return pending

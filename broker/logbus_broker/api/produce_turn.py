@@ -55,6 +55,8 @@ class ProduceTurn:
         self.why_not: Callable[[Partition], BrokerError | None] | None = (
             None  # returns why a partition may not be written to, or None
         )
+        # Nothing was stored, and the log is as it was: the disk is full, most often.
+        self.on_refused: Callable[[Partition, StorageError], None] = lambda partition, error: None
         self._requests: list[StagedRequest] = []
         self._touched: dict[Partition, int] = {}
 
@@ -126,7 +128,9 @@ class ProduceTurn:
                 partition.write_staged()
             except StorageError as error:
                 failed[partition] = error
-                if was_online and log.offline_reason:
+                if not log.offline_reason:
+                    self.on_refused(partition, error)
+                elif was_online:
                     self._went_offline(partition, error)
                 continue
             self.written(partition, log.end_offset - end_offset, byte_count)

@@ -37,11 +37,12 @@ class Presence:
     `registered` have their znode. Of those, `able` may lead: not suspected, and registered by the process that runs now (a newer
     incarnation than the registered one means that the registered process is dead, and the new one not yet ready). `leaving` are
     being stopped: they lead nothing new. While `is_settling`, because our own connection is new, a broker that is not registered
-    may just not have re-registered *yet*: it does not count as dead."""
+    may just not have re-registered *yet*: it does not count as dead, unless its port refuses connections (`suspects`)."""
 
     registered: frozenset[int]
     able: frozenset[int]
     leaving: frozenset[int] = frozenset()
+    suspects: frozenset[int] = frozenset()
     is_settling: bool = False
 
     def is_dead(self, broker: int) -> bool:
@@ -49,7 +50,8 @@ class Presence:
 
     def may_stay(self, broker: int) -> bool:
         """Whether it may stay in the in-sync set that a new leader starts with."""
-        return broker in self.able or (self.is_settling and broker not in self.registered)
+        is_awaited = self.is_settling and broker not in self.registered and broker not in self.suspects
+        return broker in self.able or is_awaited
 
     def leads(self, broker: int) -> bool:
         """Whether it can go on leading, so that no election is needed."""
@@ -64,7 +66,13 @@ def presence(image: metadata_image.MetadataImage, suspects: Collection[int], *, 
         for broker, node in image.brokers.items()
         if broker not in suspects and node.incarnation == image.incarnations.get(broker, node.incarnation)
     )
-    return Presence(registered=registered, able=frozenset(able), leaving=image.leaving, is_settling=is_settling)
+    return Presence(
+        registered=registered,
+        able=frozenset(able),
+        leaving=image.leaving,
+        suspects=frozenset(suspects),
+        is_settling=is_settling,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

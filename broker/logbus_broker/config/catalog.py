@@ -227,6 +227,7 @@ DOCUMENTATION = {
     "offsets.topic.num.partitions": "The partitions of __consumer_offsets in a cluster, fixed forever; a broker alone has one.",
     "replica.lag.time.max.ms": "A follower that has not caught up for this long is removed from the in-sync replicas.",
     "logbus.replica.gone.ms": "A disconnected follower that has not fetched for this long is removed from the in-sync replicas.",
+    "logbus.replica.flush.max.ms": "A replica with a longer flush gives its lead away and leaves the in-sync replicas.",
     "logbus.leader.confirm.ms": "A leader unconfirmed for this long, or for half a session, acknowledges nothing.",
     "replica.fetch.max.bytes": "The most a follower requests of one partition per fetch; a single larger batch is still sent.",
     "replica.fetch.response.max.bytes": "The most a follower requests per fetch; a single larger batch is still sent.",

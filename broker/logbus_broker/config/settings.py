@@ -357,6 +357,8 @@ class BrokerConfig:
     # A follower whose connection has closed is not slow but gone: acks=all waits this long for it, not replica.lag.time.max.ms.
     # That is enough to re-establish a lost connection.
     replica_gone_ms: int = setting("logbus.replica.gone.ms", 500, between(1, INT32_MAX))
+    # A disk that does not answer is known by a flush that does not end. A slow one may take seconds for what a busy second wrote.
+    replica_flush_ms_max: int = setting("logbus.replica.flush.max.ms", 10_000, between(100, INT32_MAX))
     # A leader that has not been confirmed for this long acknowledges nothing: clients of an isolated leader are not misled for
     # longer than that. `confirm_ms` is the effective value.
     leader_confirm_ms: int = setting("logbus.leader.confirm.ms", 3_000, between(100, INT32_MAX))

@@ -335,6 +335,10 @@ class Flusher:
         self.forget(partition)
         self.on_failed(partition, StorageError(f"{partition.name}: a flush failed: {error}"))
 
+    def overdue(self, before: float) -> list[Partition]:
+        """Those whose flush began before that time, and has not ended."""
+        return [partition for partition, state in self._states.items() if state.is_in_flight and state.started < before]
+
     def forget(self, partition: Partition) -> None:
         """The partition is gone or offline."""
         self._due.pop(partition, None)

@@ -129,7 +129,6 @@ class PeerConnections:
         self._jitter = jitter
         self._security = security
         self._answer_seconds_max = config.replica_socket_ms_max / 1000
-        self._frame_bytes_max = config.frame_bytes_max
         self._client_id = f"broker-{me}".encode()
         self._peers: dict[int, _Peer] = {}
         self._unsent: dict[_Peer, None] = {}  # peers with something to send
@@ -218,7 +217,7 @@ class PeerConnections:
                     self._poller.register(sock.fileno(), READ | WRITE, partial(self._guard, peer, self._ready))
                     peer.interest, peer.until = READ | WRITE, self._clock.monotonic() + CONNECT_SECONDS_MAX
                     self.due = min(self.due, peer.until)
-                    peer.link = PeerConnection(sock, self._client_id, self._frame_bytes_max)
+                    peer.link = PeerConnection(sock, self._client_id)
                     return
             except OSError as error:  # out of descriptors, no such family: no evidence about the peer
                 code = error.errno or errno.EIO

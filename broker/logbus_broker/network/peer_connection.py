@@ -20,6 +20,9 @@ from logbus_broker.replication.interfaces import PeerRequest, Then
 
 _SEND_BYTES_MAX = 1 << 20
 _BUFFER_BYTES = 256 * 1024  # a larger answer is received into a mapping
+# An answer is no request (socket.request.max.bytes): a batch of a topic with large records is sent as a whole, however small the
+# follower's own settings are. What is not Kafka's protocol is more than this, read as a length.
+_ANSWER_BYTES_MAX = 1 << 30
 _WAITING_MAX = 64  # unanswered requests on one connection: a follower has two
 
 
@@ -36,7 +39,7 @@ class _Waiting(NamedTuple):
 class PeerConnection:
     """One TCP connection: frames out, answers in. Any exception it raises ends it."""
 
-    def __init__(self, sock: socket.socket, client_id: bytes, frame_bytes_max: int) -> None:
+    def __init__(self, sock: socket.socket, client_id: bytes) -> None:
         self.sock = sock
         self.tls: TlsStream | None = None
         self.is_open = False  # whether the connection is established, and encrypted if it is to be; nothing can be sent before
@@ -44,7 +47,6 @@ class PeerConnection:
         self.waiting: deque[_Waiting] = deque()
         self._source: Any = sock  # what is read from and written to
         self._client_id = client_id
-        self._frame_bytes_max = frame_bytes_max
         self._correlation_id = 0
         self._buffer = bytearray(_BUFFER_BYTES)
         self._view = memoryview(self._buffer)
@@ -93,10 +95,8 @@ class PeerConnection:
     def _take_frames(self) -> None:
         while self._large is None and self._end - self._start >= FRAME_LENGTH.size:
             (length,) = FRAME_LENGTH.unpack_from(self._buffer, self._start)
-            if not FRAME_LENGTH.size <= length <= self._frame_bytes_max:
-                raise ProtocolError(
-                    f"an answer of {length} bytes (accepted: to {self._frame_bytes_max}, socket.request.max.bytes)"
-                )
+            if not FRAME_LENGTH.size <= length <= _ANSWER_BYTES_MAX:
+                raise ProtocolError(f"an answer of {length} bytes")
             begin = self._start + FRAME_LENGTH.size
             if length > _BUFFER_BYTES - FRAME_LENGTH.size:
                 self._large = LargeFrame(length, self._view[begin : self._end])

@@ -128,13 +128,17 @@ ISR_EXPANDS = _counter(
 )
 MAX_LAG = _gauge(
     "kafka_server_replicafetchermanager_maxlag",
-    "Of the partitions followed here, the one most behind: how many visible records of its leader it lacks.",
+    "Of the partitions followed here, the one most behind: how many records it lacks that are visible at its leader.",
     ("clientId",),
 )
 OFFLINE_REPLICAS = _gauge("kafka_server_replicamanager_offlinereplicacount", "Partitions whose disk failed or is damaged.")
 OFFLINE_PARTITIONS = _gauge(
     "kafka_controller_kafkacontroller_offlinepartitionscount",
     "Partitions without a leader, reported by the controller; on one broker, those whose disk failed or is damaged.",
+)
+IMPAIRED = _gauge(
+    "logbus_impaired_partitions",
+    "Partitions that cannot be stored here at the moment, since the disk is full or a flush does not end: /health says why.",
 )
 DISK_TOTAL = _gauge("logbus_disk_total_bytes", "Size of the disk that holds the logs.")
 DISK_USABLE = _gauge("logbus_disk_usable_bytes", "What is left on it for the broker.")

@@ -1,10 +1,11 @@
 """Fetch version 17 between brokers, both sides of it, by hand: the follower's request and the leader's answer.
 
 It is Kafka's Fetch, in Kafka's bytes: topics by id, incremental sessions (KIP-227), `cluster_id` and `replica_state` as tagged
-fields of the request (KIP-903), `diverging_epoch` as one of the answer (KIP-595). Two tagged fields are our own, with numbers
+fields of the request (KIP-903), `diverging_epoch` as one of the answer (KIP-595). Three tagged fields are our own, with numbers
 far from Kafka's, which every other decoder skips:
 
     request, partition   flushed_offset   what the follower has on its disk; up to the fetch offset it has only written
+    request, partition   is_impaired      no value: the follower's disk is full or does not answer, so it stores nothing
     answer, partition    wanted_offset    up to where a request at the leader waits for a flush: the follower flushes now
 
 Why by hand: an idle or busy follower sends a thousand requests a second that name one or two partitions each, and records must
@@ -50,9 +51,10 @@ _ANSWER_START = Struct(">ihi")  # throttle time, error, session id
 _ANSWER = Struct(">ihqqq")  # index, error, high watermark, last stable offset, log start offset
 _DIVERGING = Struct(">iq")  # epoch, end offset
 
-_TAG_CLUSTER_ID, _TAG_REPLICA_STATE, _TAG_DIVERGING_EPOCH, _TAG_OWN_OFFSET = 0, 1, 0, 10_000
+_TAG_CLUSTER_ID, _TAG_REPLICA_STATE, _TAG_DIVERGING_EPOCH, _TAG_OWN_OFFSET, _TAG_IMPAIRED = 0, 1, 0, 10_000, 10_001
 _OWN_OFFSET_HEAD = write_uvarint(_TAG_OWN_OFFSET) + b"\x08"
 _ONLY_OWN_OFFSET = b"\x01" + _OWN_OFFSET_HEAD  # a section of one tag: nearly every request
+_IMPAIRED = write_uvarint(_TAG_IMPAIRED) + b"\0"
 _DIVERGING_HEAD = b"\0\x0d"
 # If the last tag of a request is `replica_state`, as in every request sent by a broker, it is this far from the end.
 _REPLICA_STATE_BYTES = 15
@@ -77,6 +79,7 @@ class ReplicaPartition(NamedTuple):
     log_start_offset: int
     bytes_max: int
     flushed_offset: int = NO_OFFSET
+    is_impaired: bool = False
 
 
 class ReplicaFetch(NamedTuple):
@@ -139,7 +142,7 @@ def next_session_epoch(epoch: int) -> int:
 def encode_replica_fetch(fetch: ReplicaFetch) -> bytes:
     """The body of a request. Partitions of one topic should be adjacent: each run of them repeats the topic id."""
     end = _request_end(fetch.cluster_id, fetch.replica_id, fetch.replica_epoch)
-    if len(fetch.partitions) == 1 and not fetch.forgotten and fetch.partitions[0].flushed_offset != NO_OFFSET:
+    if len(fetch.partitions) == 1 and not fetch.forgotten and _has_only_own_offset(fetch.partitions[0]):
         return _encode_one(fetch, fetch.partitions[0]) + b"\x01" + end
     out = bytearray(_START.pack(fetch.wait_ms_max, fetch.bytes_min, fetch.bytes_max, 0, fetch.session_id, fetch.session_epoch))
     runs = _runs(fetch.partitions)
@@ -148,7 +151,7 @@ def encode_replica_fetch(fetch: ReplicaFetch) -> bytes:
         out += run[0].topic_id + write_uvarint(len(run) + 1)
         for part in run:
             out += _PARTITION.pack(*part[1:7])
-            out += _ONLY_OWN_OFFSET + _INT64.pack(part.flushed_offset) if part.flushed_offset != NO_OFFSET else b"\0"
+            out += _partition_tags(part)
         out += b"\0"
     by_topic: dict[bytes, list[int]] = {}
     for topic_id, index in fetch.forgotten:
@@ -157,6 +160,20 @@ def encode_replica_fetch(fetch: ReplicaFetch) -> bytes:
     for topic_id, indexes in by_topic.items():
         out += topic_id + write_uvarint(len(indexes) + 1) + b"".join(map(_INDEX.pack, indexes)) + b"\0"
     return bytes(out) + end
+
+
+def _has_only_own_offset(part: ReplicaPartition) -> bool:
+    return part.flushed_offset != NO_OFFSET and not part.is_impaired
+
+
+def _partition_tags(part: ReplicaPartition) -> bytes:
+    if _has_only_own_offset(part):
+        return _ONLY_OWN_OFFSET + _INT64.pack(part.flushed_offset)
+    has_offset = part.flushed_offset != NO_OFFSET
+    tags = bytes((has_offset + part.is_impaired,))
+    if has_offset:
+        tags += _OWN_OFFSET_HEAD + _INT64.pack(part.flushed_offset)
+    return tags + _IMPAIRED if part.is_impaired else tags
 
 
 def _encode_one(fetch: ReplicaFetch, part: ReplicaPartition) -> bytes:
@@ -282,13 +299,19 @@ def _parse_partitions(body: memoryview, position: int) -> tuple[list[ReplicaPart
         for _ in range(count):
             index, epoch, offset, last_epoch, log_start, bytes_max = _PARTITION.unpack_from(body, position)
             position += _PARTITION.size
+            is_impaired = False
             if body[position : position + 4] == _ONLY_OWN_OFFSET:
                 (flushed_offset,) = _INT64.unpack_from(body, position + 4)
                 position += 12
             else:
                 tags, position = read_tags(body, position)
                 flushed_offset = _own_offset(body, tags)
-            partitions.append(ReplicaPartition(topic_id, index, epoch, offset, last_epoch, log_start, bytes_max, flushed_offset))
+                is_impaired = any(tag == _TAG_IMPAIRED for tag, _, _ in tags)
+            partitions.append(
+                ReplicaPartition(
+                    topic_id, index, epoch, offset, last_epoch, log_start, bytes_max, flushed_offset, is_impaired=is_impaired
+                )
+            )
         position = skip_tags(body, position)
     return partitions, position
 

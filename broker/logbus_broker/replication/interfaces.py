@@ -88,6 +88,10 @@ class Replica(Protocol):
     def is_offline(self) -> bool:
         """Whether nothing can be stored in it until the broker is restarted."""
 
+    @property
+    def is_impaired(self) -> bool:
+        """Whether nothing can be stored in it at the moment: the disk is full or does not answer."""
+
     def append(self, records: memoryview) -> None:
         """Check and store what the leader sent. ReplicationRefused: it is damaged or does not follow; none of it is stored.
         StorageError: the write failed."""

@@ -180,7 +180,9 @@ _KEEPS_UP_SECONDS = 1.0  # a replica caught up this recently needs one round tri
 
 
 def takes_records(progress: led_partition.PartitionProgress, now: float) -> bool:
-    """Whether producers are still served."""
+    """Whether producers are still served. A leader that can store nothing waits for its successor, if there can be one."""
+    if progress.is_impaired and len(progress.state.isr) > 1:
+        return False
     successor = _successor(progress)
     if successor is None:
         return True
@@ -210,6 +212,32 @@ def propose_handover(progress: led_partition.PartitionProgress) -> Proposal | No
         version=state.version + 1,
     )
     return Proposal(state=new, incarnations={state.handover_to: successor.replica_epoch})
+
+
+def propose_stepping_down(progress: led_partition.PartitionProgress, may_belong: Callable[[int, int], bool]) -> Proposal | None:
+    """The state in which another broker leads, if the disk here is full or does not answer: the first replica in sync that has
+    everything, so nothing is lost. We leave the in-sync replicas in the same write, since we could not store what the next
+    leader takes. If no other replica is in sync we keep the lead, and what is stored can still be read. Pure."""
+    state = progress.state
+    if not progress.is_impaired:
+        return None
+    for broker in progress.replicas:
+        follower = progress.followers.get(broker)
+        if follower is None or broker not in state.isr or follower.is_impaired or follower.written < progress.end_offset:
+            continue
+        if may_belong(broker, follower.replica_epoch):
+            isr = tuple(member for member in state.isr if member != progress.me)
+            new = replace(
+                state,
+                leader=broker,
+                leader_epoch=state.leader_epoch + 1,
+                isr=isr,
+                eligible=metadata_image.eligible_after(state, isr, progress.insync_min),
+                handover_to=None,
+                version=state.version + 1,
+            )
+            return Proposal(state=new, incarnations={broker: follower.replica_epoch})
+    return None
 
 
 def _successor(progress: led_partition.PartitionProgress) -> led_partition.FollowerProgress | None:

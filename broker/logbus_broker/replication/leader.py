@@ -23,7 +23,14 @@ from logbus_broker.errors import BrokerError, NotLeaderOrFollower
 from logbus_broker.log.partition import Partition, Waiting
 from logbus_broker.protocol.replica_fetch import ReplicaFetch
 from logbus_broker.replication import fetch_sessions, interfaces, led_partition, replica_server
-from logbus_broker.replication.isr import Confirmation, Proposals, propose_handover, propose_isr, takes_records
+from logbus_broker.replication.isr import (
+    Confirmation,
+    Proposals,
+    propose_handover,
+    propose_isr,
+    propose_stepping_down,
+    takes_records,
+)
 
 LOOK_SECONDS = 1.0
 _GONE_LOOK_SECONDS = 0.1  # while the connection of some follower is closed: acks=all may wait for it
@@ -96,6 +103,7 @@ class Leader:
         assert key not in self.led, "the lead before has to end first"
         led = led_partition.LedPartition(partition.topic, partition.topic_id.bytes, partition.index, log, progress)
         self.led[key], self._partitions[key] = led, partition
+        progress.is_impaired = bool(partition.impaired_reason)
         partition.lacks_replicas = progress.lacks_replicas
         self._confirmation.lead_begins(led)
         self._note_change(led)
@@ -162,6 +170,12 @@ class Leader:
         led.progress.wanted(partition.log.end_offset, self._clock.monotonic())
         self.server.flush_requested(led)
         self._is_stirred = True
+
+    def impaired(self, partition: Partition) -> None:
+        """Its records can no longer be stored here, or can be again."""
+        led = self._led(partition)
+        led.progress.is_impaired = bool(partition.impaired_reason)
+        self._note_change(led)
 
     def log_start_moved(self, partition: Partition) -> None:
         """Retention has deleted records; the followers learn it with their next answers."""
@@ -296,7 +310,14 @@ class Leader:
             gone_seconds=self._gone_seconds,
             gone_since=lambda broker: self.server.gone_since.get(broker, inf),
         )
-        proposal = propose_isr(led.progress, departures, partial(self._may_belong, led)) or propose_handover(led.progress)
+        may_belong = partial(self._may_belong, led)
+        # Members first: once those that are gone have left, whoever is left can take over. An impaired leader does not wait for
+        # the broker that it was asked to hand over to.
+        proposal = (
+            propose_isr(led.progress, departures, may_belong)
+            or propose_stepping_down(led.progress, may_belong)
+            or propose_handover(led.progress)
+        )
         if proposal is not None:
             self._proposals.offer(led, proposal)
 

@@ -47,6 +47,7 @@ class FollowerProgress:
     end_at_fetch: float = inf  # the log end offset at its last fetch
     flush_owed: int | None = None  # the offset it was asked to flush up to
     flush_owed_at: float = -inf
+    is_impaired: bool = False  # it has said that it can store nothing: its disk is full or does not answer
 
     def forget(self, replica_epoch: int) -> None:
         """It is another process now, which need not have what the earlier one had."""
@@ -54,6 +55,7 @@ class FollowerProgress:
         self.written = self.flushed = self.log_start = UNKNOWN
         self.fetched_at, self.end_at_fetch = -inf, inf
         self.flush_owed, self.flush_owed_at = None, -inf
+        self.is_impaired = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,6 +92,7 @@ class PartitionProgress:
         # What was visible before us is not above our own flushed offset, though we may have learnt less of it. A broker that
         # joins must have all of it on disk, so followers are asked to flush up to here.
         self.flushed_at_start = self.wanted_offset = flushed_offset
+        self.is_impaired = False  # our own disk is full or does not answer: another broker should lead
         self.deleted_offset = UNKNOWN  # a client has asked for everything below it to be deleted
         self.followers: dict[int, FollowerProgress] = {}
         self.additions: dict[int, int] = {}  # proposed, and not known to have failed: broker id to incarnation
@@ -166,7 +169,15 @@ class PartitionProgress:
         return min((follower.log_start for follower in self._counted), default=None)
 
     def fetched(
-        self, broker: int, replica_epoch: int, written: int, flushed: int, now: float, *, log_start: int = UNKNOWN
+        self,
+        broker: int,
+        replica_epoch: int,
+        written: int,
+        flushed: int,
+        now: float,
+        *,
+        log_start: int = UNKNOWN,
+        is_impaired: bool = False,
     ) -> bool:
         """A fetch of this epoch, which does not diverge, reports how far a follower is. False: it does not count."""
         follower = self.followers.get(broker)
@@ -175,6 +186,7 @@ class PartitionProgress:
         if replica_epoch > follower.replica_epoch:
             follower.forget(replica_epoch)
         follower.written, follower.flushed, follower.log_start = written, min(flushed, written), log_start
+        follower.is_impaired = is_impaired
         if written >= self.end_offset:
             follower.caught_up_at = now
         elif written >= follower.end_at_fetch:
@@ -229,7 +241,7 @@ class PartitionProgress:
 
         A member that has everything never leaves, however long nothing was written (KAFKA-7152), even if it is gone: nothing
         waits for it. A member that does not flush although a request waits leaves too, or a hung disk there would hide new
-        records here.
+        records here. One that says that it can store nothing leaves at once, and does not join before it can again.
 
         While the set is too small nothing moves, so a member that left for being late still has everything that is safe: without
         `late` it would join and leave again and again."""
@@ -242,7 +254,8 @@ class PartitionProgress:
             if is_member and UNKNOWN < follower.written < self.replicated_offset:
                 lost.append(broker)
             elif (
-                (not has_all and now - follower.caught_up_at > lag_seconds)
+                follower.is_impaired
+                or (not has_all and now - follower.caught_up_at > lag_seconds)
                 or (follower.flush_owed is not None and now - follower.flush_owed_at > lag_seconds)
                 or (not (has_all and follower.flushed >= self.end_offset) and now - gone_since(broker) > gone_seconds)
             ):
@@ -256,8 +269,9 @@ class PartitionProgress:
 
     @property
     def is_short(self) -> bool:
-        """Whether some replica is not in sync, so that it may join at some point; or a hand-over has been requested."""
-        return len(self.state.isr) <= len(self.followers) or self.state.handover_to is not None
+        """Whether some replica is not in sync, so that it may join at some point; or a hand-over has been requested, or is
+        needed."""
+        return len(self.state.isr) <= len(self.followers) or self.state.handover_to is not None or self.is_impaired
 
 
 class LedLog(Protocol):

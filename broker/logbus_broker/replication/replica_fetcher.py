@@ -56,6 +56,7 @@ class _Entry:
     first_named_in: int = -1  # the first request at all
     reported_flushed: int = -1
     reported_start: int = -1
+    reported_impaired: bool = False
     is_paused: bool = False  # while the log is being truncated, and after errors
     pause: float = _PAUSE_SECONDS_FIRST
 
@@ -65,7 +66,12 @@ class _Entry:
     @property
     def has_unreported_progress(self) -> bool:
         """Whether anything but its position has changed; that moves with what the leader sends."""
-        return self.replica.flushed_offset != self.reported_flushed or self.replica.log_start_offset != self.reported_start
+        replica = self.replica
+        return (
+            replica.flushed_offset != self.reported_flushed
+            or replica.log_start_offset != self.reported_start
+            or replica.is_impaired != self.reported_impaired
+        )
 
     def forget_session(self) -> None:
         self.named, self.named_in, self.first_named_in = None, -1, -1
@@ -139,8 +145,8 @@ class ReplicaFetcher:
             self._over_quota.pop(entry, None)
         return entry
 
-    def flushed(self, key: TopicIdPartition) -> None:
-        """More of its log is on disk: report that to the leader."""
+    def changed(self, key: TopicIdPartition) -> None:
+        """More of its log is on disk, or its disk is full, or no longer: report that to the leader."""
         entry = self._entries.get(key)
         if entry is not None and not entry.is_paused and entry.has_unreported_progress:
             self._to_name[key] = None
@@ -276,6 +282,7 @@ class ReplicaFetcher:
             if position != entry.named:
                 entry.named, entry.named_in = position, number
             entry.reported_flushed, entry.reported_start = replica.flushed_offset, replica.log_start_offset
+            entry.reported_impaired = replica.is_impaired
             if entry.first_named_in < 0:
                 entry.first_named_in = number
             rows.append(
@@ -287,6 +294,7 @@ class ReplicaFetcher:
                     replica.log_start_offset,
                     self._config.replica_fetch_bytes_max,
                     replica.flushed_offset,
+                    entry.reported_impaired,
                 )
             )
         return rows
@@ -341,7 +349,8 @@ class ReplicaFetcher:
             logger.error("%s: rejected records from broker %d: %s", replica.name, self._leader, error)
             self._rest(entry)
         except errors.BrokerError as error:
-            logger.error("%s: could not store records from broker %d: %s", replica.name, self._leader, error)
+            if not replica.is_impaired:  # else it has been told, for all partitions together
+                logger.error("%s: could not store records from broker %d: %s", replica.name, self._leader, error)
             self._rest(entry)
         except Exception:
             logs.log_bug("%s: handling fetched records failed", replica.name)
@@ -350,7 +359,13 @@ class ReplicaFetcher:
     def _take_records(self, entry: _Entry, row: replica_fetch.ReplicaRecords, *, is_current: bool) -> None:
         replica = entry.replica
         if len(row.records) and is_current:
-            replica.append(row.records)
+            try:
+                replica.append(row.records)
+            except errors.StorageError:
+                # Learnt all the same: what the leader has deleted makes room here.
+                if not replica.is_offline:
+                    replica.learn(row.visible_offset, row.log_start_offset)
+                raise
             self._to_name[replica.key] = None
         entry.pause = _PAUSE_SECONDS_FIRST
         replica.learn(row.visible_offset, row.log_start_offset)
@@ -433,11 +448,11 @@ class ReplicaFetcherManager:
         if leader is not None:
             self._by_leader[leader].forget(key)
 
-    def flushed(self, key: TopicIdPartition) -> None:
-        """A flush of the partition has ended."""
+    def changed(self, key: TopicIdPartition) -> None:
+        """A flush of the partition has ended, or whether it can be stored has changed."""
         leader = self._leader_of.get(key)
         if leader is not None:
-            self._by_leader[leader].flushed(key)
+            self._by_leader[leader].changed(key)
 
     def quota_changed(self) -> None:
         for fetcher in self._by_leader.values():

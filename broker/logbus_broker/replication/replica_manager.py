@@ -152,7 +152,11 @@ class ReplicaManager:
         replica = self._replicas.get((partition.topic_id.bytes, partition.index))
         if replica is not None and replica.followed is not None:
             replica.followed.flushed()
-            self._fetchers.flushed(replica.key)
+            self._fetchers.changed(replica.key)
+
+    def impaired(self, partition: Partition) -> None:
+        """A partition that is not led here can no longer be stored, or can be again."""
+        self._fetchers.changed((partition.topic_id.bytes, partition.index))
 
     # Look-ups
 

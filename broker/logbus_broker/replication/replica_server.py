@@ -53,7 +53,7 @@ class ReplicaServer:
         self.on_moved: Callable[[led_partition.LedPartition], None] = lambda led: None  # R or V of a partition has moved
         # A follower's log start offset may have moved.
         self.on_deleted: Callable[[led_partition.LedPartition], None] = lambda led: None
-        # A broker that may join, or take over, has fetched.
+        # A broker that may join or take over, or has to leave, has fetched.
         self.on_candidate: Callable[[led_partition.LedPartition], None] = lambda led: None
         self.on_newer_epoch: Callable[[interfaces.TopicIdPartition, int], None] = lambda key, epoch: None
         self.is_known_topic: Callable[[bytes], bool] = lambda topic_id: True
@@ -227,13 +227,19 @@ class ReplicaServer:
             part.flushed_offset,
             now,
             log_start=part.log_start_offset,
+            is_impaired=part.is_impaired,
         )
         if (progress.replicated_offset, progress.visible_offset) != before:
             self.moved(led)
             self.on_moved(led)
         if progress.deleted_offset != led_partition.UNKNOWN:
             self.on_deleted(led)
-        if session.replica_id not in progress.state.isr or session.replica_id == progress.state.handover_to:
+        if (
+            session.replica_id not in progress.state.isr
+            or session.replica_id == progress.state.handover_to
+            or part.is_impaired
+            or progress.is_impaired
+        ):
             self.on_candidate(led)
 
     # What happens to a partition

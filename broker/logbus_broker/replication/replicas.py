@@ -35,6 +35,7 @@ class FollowerHooks:
     want_flush: Callable[[Partition], None]
     offline: Callable[[Partition], None]
     cut: Callable[[Partition], None] = lambda partition: None
+    refused: Callable[[Partition, StorageError], None] = lambda partition, error: None  # the log is as it was
 
 
 class FollowedPartition:
@@ -58,6 +59,7 @@ class FollowedPartition:
         self._thread_pool = thread_pool
         self._hooks = hooks
         self._leader_visible = self._leader_start = NO_OFFSET
+        self._received = NO_OFFSET  # the end of the newest records that the leader has sent
 
     @property
     def leader_epoch(self) -> int:
@@ -81,12 +83,16 @@ class FollowedPartition:
 
     @property
     def lag(self) -> int:
-        """How many records are visible at the leader, as it last reported, and not stored here."""
-        return max(0, self._leader_visible - self._log.end_offset)
+        """How many records are visible at the leader, as it last reported, or were received from it, and are not stored here."""
+        return max(0, max(self._leader_visible, self._received) - self._log.end_offset)
 
     @property
     def is_offline(self) -> bool:
         return bool(self._log.offline_reason)
+
+    @property
+    def is_impaired(self) -> bool:
+        return bool(self._partition.impaired_reason)
 
     # What the leader sends
 
@@ -96,11 +102,14 @@ class FollowedPartition:
         log.require_online()
         start_offset = log.end_offset
         headers = split_replicated(records, start_offset, self.leader_epoch, self.last_epoch)
+        self._received = headers[-1].next_offset
         try:
             log.append_replica(records, headers)
         except StorageError as error:
             if log.offline_reason:
                 self._go_offline(f"could not write the leader's records: {error}")
+            else:
+                self._hooks.refused(self._partition, error)
             raise
         finally:  # it may fail after a first part of them has been stored
             stored = headers
@@ -173,6 +182,8 @@ class FollowedPartition:
             ticket = begin()
         except StorageError as error:
             self.is_changing = False
+            if not self._log.offline_reason:
+                self._hooks.refused(self._partition, error)
             then(error)
         else:
             self._thread_pool.submit(ticket.run, partial(self._ended, ticket, then))

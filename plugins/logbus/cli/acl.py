@@ -61,8 +61,11 @@ class ChosenRules:
         return self.matches_others(acl) and (not self.resources or Resource(kind=acl.restype, name=acl.name) in self.resources)
 
     def concerns(self, acl: AclBinding) -> bool:
-        """The same, and those that name the resource by a prefix, or every one."""
-        return self.matches(acl) or (self.matches_others(acl) and any(resource.is_named_by(acl) for resource in self.resources))
+        """The same, and those that name the resource by a prefix, or every one, or allow a range of its offsets."""
+        return self.matches(acl) or (
+            self.matches_others(acl)
+            and any(resource.is_named_by(acl) or resource.has_range_of(acl) for resource in self.resources)
+        )
 
     def matches_others(self, acl: AclBinding) -> bool:
         return (

@@ -62,7 +62,7 @@ class LocalBrokers:
     @property
     def bootstrap_servers(self) -> str:
         host = (self._security and self._security.advertised_host) or HERE
-        return ",".join(f"{host}:{port}" for port in self._ports)
+        return ",".join(f"{secure_home.bracketed(host)}:{port}" for port in self._ports)
 
     @property
     def client_config(self) -> dict[str, str]:

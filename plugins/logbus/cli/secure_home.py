@@ -111,10 +111,11 @@ class SecureHome:
 
     def broker_settings(self, port: int, host: str) -> dict[str, str]:
         """What a broker there is started with. Other machines are let in by listening on all addresses."""
-        address = host if self.advertised_host is None else "0.0.0.0"
+        advertised = bracketed(self.advertised_host or host)
+        every_interface = "[::]" if advertised.startswith("[") else "0.0.0.0"  # [::] is IPv4 as well, where there is IPv6
         return {
-            "listeners": f"{PROTOCOL}://{address}:{port}",
-            "advertised.listeners": f"{PROTOCOL}://{self.advertised_host or host}:{port}",
+            "listeners": f"{PROTOCOL}://{host if self.advertised_host is None else every_interface}:{port}",
+            "advertised.listeners": f"{PROTOCOL}://{advertised}:{port}",
             **login_settings(self._directory),
         }
 
@@ -142,6 +143,11 @@ class SecureHome:
             keep_file(broker / name, (self._directory / name).read_bytes())
         lines = "".join(f"{name}={value}\n" for name, value in login_settings(broker).items())
         keep_file(broker / "broker.properties", lines.encode())
+
+
+def bracketed(host: str) -> str:
+    """As it is written before a port: an IPv6 address has colons of its own."""
+    return f"[{host}]" if ":" in host else host
 
 
 def keep_file(path: Path, content: bytes) -> None:

@@ -10,6 +10,7 @@ imports nothing of it.
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import shlex
 import sys
@@ -73,9 +74,10 @@ def command(home: Path, dags: Path | None, brokers: int, is_secure: bool, advert
     """
     console = Console(highlight=False, soft_wrap=True, stderr=as_json, markup=False, emoji=False)
     project = project_directory() if dags else home
+    advertised_host = advertised_host and advertised_host.strip("[]")
     security = SecureHome(home.absolute(), advertised_host=advertised_host)
-    if advertised_host and ":" in advertised_host:
-        raise click.UsageError(f"--advertised-host is a name or an IPv4 address, without a port, not {advertised_host}")
+    if advertised_host and ":" in advertised_host and not is_address(advertised_host):
+        raise click.UsageError(f"--advertised-host is a name or an address, without a port, not {advertised_host}")
     if advertised_host and not (is_secure or security.is_there):
         raise click.UsageError("--advertised-host lets other machines in: add --secure, so that they need a password")
     try:
@@ -102,6 +104,15 @@ def command(home: Path, dags: Path | None, brokers: int, is_secure: bool, advert
                 stay_up(stack, console)
     except KeyboardInterrupt:
         console.print("Stopped before everything was up.")
+
+
+def is_address(text: str) -> bool:
+    """Of IPv4 or IPv6."""
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return True
 
 
 def show(console: Console, stack: LocalStack, path: Path, *, with_airflow: bool) -> None:

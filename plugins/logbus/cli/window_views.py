@@ -122,6 +122,8 @@ def history_lines(history: WindowHistory) -> Iterator[str]:
         yield f"  {counts_text(window.counts)}"
         yield f"  fingerprint {window.fingerprint}"
         yield f"  values: {values_text(window)}"
+        if (loaded := history.attempt(window.loaded_attempt or 0)) is not None and loaded.task_logins is not None:
+            yield f"  logins of Spark's tasks: {loaded.task_logins}"
         yield from (f"  the pipeline has been defined differently since: {change}" for change in history.changes)
     yield from (f"  {sentence}" for sentence in (history.hours.sentences() if history.hours else ()))
     yield from (f"  {other_records_text(note)}" for note in window.other_records)

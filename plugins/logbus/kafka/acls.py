@@ -99,6 +99,11 @@ class Resource:
             return self.name.startswith(acl.name)
         return acl.name in (self.name, ANY_NAME)
 
+    def has_range_of(self, acl: AclBinding) -> bool:
+        """Whether it is a topic of which the ACL allows some offsets."""
+        allowed = range_of(acl)
+        return self.kind is ResourceType.TOPIC and allowed is not None and allowed.topic == self.name
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AuthorizerSettings:
@@ -138,19 +143,18 @@ def decide(
             reason = f"the ACL {as_text(acl)!r} decides, and would have to be deleted"
             return AclDecision(is_allowed=False, acl=acl, reason=reason)
     ranges = sorted(
-        (offsets, acl)
-        for acl in (acls if resource.kind is ResourceType.TOPIC else ())
-        if acl.principal == principal and (offsets := range_of(acl)) is not None and offsets.topic == resource.name
+        (acl for acl in acls if acl.principal == principal and resource.has_range_of(acl)),
+        key=lambda acl: tuple(range_of(acl) or ()),
     )
     if operation is AclOperation.DESCRIBE:
-        fitting += [acl for _, acl in ranges if acl.host in (host, ANY_NAME)]
+        fitting += [acl for acl in ranges if acl.host in (host, ANY_NAME)]
     for acl in fitting:
         if acl.permission_type is AclPermissionType.ALLOW and acl.operation in implying:
             return AclDecision(is_allowed=True, acl=acl, reason=f"the ACL {as_text(acl)!r} decides")
     if not naming and settings.allows_everyone:
         return AclDecision(is_allowed=True, acl=None, reason=f"it has no ACLs, and {ALLOW_EVERYONE} is set")
     reason = f"no ACL allows it; {as_text(allowing(principal, operation, resource))!r} would"
-    if operation is AclOperation.READ and (names := [acl.name for _, acl in ranges if acl.host == ANY_NAME]):
+    if operation is AclOperation.READ and (names := [acl.name for acl in ranges if acl.host == ANY_NAME]):
         reason = f"its ACLs allow only {formatting.several(names, RANGES_SHOWN_MAX)}"
     return AclDecision(is_allowed=False, acl=None, reason=reason)
 
@@ -165,6 +169,18 @@ def allowing(principal: str, operation: AclOperation, resource: Resource) -> Acl
     """The narrowest ACL that allows it, from every host."""
     literal, allow = ResourcePatternType.LITERAL, AclPermissionType.ALLOW
     return AclBinding(resource.kind, resource.name, literal, principal, ANY_NAME, operation, allow)
+
+
+def reading(principal: str, allowed: AclRange) -> AclBinding:
+    """The ACL that allows a range of offsets to be read."""
+    literal, allow = ResourcePatternType.LITERAL, AclPermissionType.ALLOW
+    return AclBinding(ResourceType.TOPIC, str(allowed), literal, principal, ANY_NAME, AclOperation.READ, allow)
+
+
+def about(principal: str, topic: str) -> AclBindingFilter:
+    """What the broker takes for the principal's ACLs about the topic."""
+    match, every = ResourcePatternType.MATCH, AclPermissionType.ANY
+    return AclBindingFilter(ResourceType.TOPIC, topic, match, principal, None, AclOperation.ANY, every)
 
 
 def kind_of(acl: AclBinding) -> str:

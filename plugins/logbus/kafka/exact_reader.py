@@ -63,6 +63,8 @@ SINGLE_CONFIG: Mapping[str, Any] = {
 
 # The errors for a range whose first offset is not in the log.
 OUT_OF_RANGE = (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE)
+# What the client says at the offset after which there is nothing: nothing in the log, or nothing that this user may read.
+AT_END = (KafkaError._PARTITION_EOF, KafkaError.TOPIC_AUTHORIZATION_FAILED)
 # Errors that waiting does not cure; the client retries after any other.
 FINAL = (*MISSING, KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError._BAD_MSG)
 
@@ -137,7 +139,7 @@ def read_lists(
                     yield messages[: len(offsets)], offsets
                 heard_at = time.monotonic()  # the caller's work on the records does not count as the broker's silence
             if error is not None:
-                if error.error().code() == KafkaError._PARTITION_EOF and error.offset() >= end_offset:
+                if error.error().code() in AT_END and error.offset() >= end_offset:
                     next_offset = end_offset  # no record in the offsets before the end: transaction markers, say
                 raise_for(error.error(), topic, partition, next_offset, end_offset)
         if time.monotonic() - heard_at > stall_seconds_max:

@@ -12,6 +12,8 @@ from contextlib import suppress
 
 from confluent_kafka import KafkaError
 from confluent_kafka.admin import (
+    AclOperation,
+    ResourceType,
     ScramCredentialInfo,
     ScramMechanism,
     UserScramCredentialAlteration,
@@ -20,7 +22,9 @@ from confluent_kafka.admin import (
 )
 
 from logbus import errors
+from logbus.kafka import acls
 from logbus.kafka.client import Client
+from logbus.kafka.exact_reader import CONSUMER_CONFIG
 
 # In the words of sasl.mechanism. A user has both by default: a client chooses.
 MECHANISMS: Mapping[str, ScramMechanism] = {
@@ -34,6 +38,10 @@ PASSWORD_BYTES = 24  # 192 bits
 def random_password() -> str:
     """Letters, digits, `-` and `_`: in no file and no shell need any of them be quoted."""
     return secrets.token_urlsafe(PASSWORD_BYTES)
+
+
+# librdkafka asks for the coordinator of the group that it insists on.
+GROUP_OF_READERS = acls.Resource(kind=ResourceType.GROUP, name=CONSUMER_CONFIG["group.id"])
 
 
 class _NotThere(Exception):
@@ -79,6 +87,32 @@ class ScramUsers:
         question = self.client.admin().alter_user_scram_credentials
         explained = {KafkaError.RESOURCE_NOT_FOUND: unknown or unknown_user(user)}
         self.client.ask(lambda: question([alteration], **self.client.limits()), user, needs="Alter", explained=explained)
+
+
+class RangeReaders:
+    """Users of the client's own, `NAME/...`, who may read ranges of offsets and nothing else: on our broker. There its user NAME
+    need not be an administrator for that."""
+
+    def __init__(self, client: Client) -> None:
+        self._users = ScramUsers(client)
+        self._acls = acls.Acls(client)
+
+    def add(self, user: str, password: str, mechanism: str, ranges: Sequence[acls.AclRange]) -> None:
+        """At least one range, all of one topic. `UserError` where there are no such users."""
+        principal, topic = f"User:{user}", ranges[0].topic
+        self._acls.add([acls.reading(principal, allowed) for allowed in ranges])
+        with suppress(errors.AccessDenied):  # the client may not itself; then its readers ask for the group's coordinator in vain
+            self._acls.add([acls.allowing(principal, AclOperation.DESCRIBE, GROUP_OF_READERS)])
+        if not self._acls.matching(acls.about(principal, topic)):
+            # Another Kafka, where this client may do everything: it keeps such ACLs, and they are about no topic.
+            self._acls.delete_of(principal)
+            raise errors.UserError("this Kafka has no ACLs for ranges of offsets")
+        self._users.set_password(user, password, [mechanism])
+
+    def delete(self, user: str, mechanism: str) -> None:
+        """Whatever of it is there. What it has open is refused from then on."""
+        self._acls.delete_of(f"User:{user}")
+        self._users.forget(user, mechanism)
 
 
 def unknown_user(user: str) -> errors.UserError:

@@ -21,7 +21,8 @@ from logbus.windows.rows import COUNT_COLUMNS, Definition, Difference, Row, defi
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttemptRecord:
     """One attempt and its outcome. `counts`, `fingerprint` and `partitions` if it was committed; `task` is the Airflow task that
-    began it, if one did; `definition` is how it loaded."""
+    began it, if one did; `definition` is how it loaded; `task_logins_note` is why its tasks logged in as the driver did, empty
+    if they did not (logbus.loads.task_logins)."""
 
     number: int
     state: str
@@ -37,6 +38,14 @@ class AttemptRecord:
     error_samples: Mapping[str, Any] | None
     task: TaskKey | None = None
     definition: Definition | None = None
+    task_logins_note: str | None = None
+
+    @property
+    def task_logins(self) -> str | None:
+        """Which logins its tasks had; None where that is not known."""
+        if self.task_logins_note is None:
+            return None
+        return f"none of their own: {self.task_logins_note}" if self.task_logins_note else "of their own"
 
     def summary(self) -> dict[str, Any]:
         """As JSON-ready values."""
@@ -56,6 +65,7 @@ class AttemptRecord:
             "dag_id": self.task and self.task.dag_id,
             "task_id": self.task and self.task.task_id,
             "map_index": self.task and self.task.map_index,
+            "task_logins": self.task_logins,
         }
 
 
@@ -138,6 +148,7 @@ def to_record(row: Row) -> AttemptRecord:
         error_samples=row["error_samples"],
         task=to_task(row),
         definition=row["definition"],
+        task_logins_note=row["task_logins_note"],
     )
 
 

@@ -4,16 +4,21 @@
     logbus_loader   tasks, commands and Spark: logs in, and acts as the owner from then on
     logbus_reader   people and their tools: reads the ledger and these tables, but not what a running load has staged
     logbus_ui       the pages and the exporter: reads the same, by a login of its own
+    logbus_task_..  the tasks of one Spark job, while it runs: append to the tables of its attempts (logbus.loads.task_logins)
     airflow         owns Airflow's database, which none of the others can connect to, nor it to theirs
 
 None is a superuser, may create roles or databases, or run programs on the server. A load makes a table for each hour, so the
 rights of readers are default privileges of the owner and hold for tables that are yet to come. The statements may be carried out
 again at any time. A table that no load created stays its owner's, and the loader gets what loading into it takes.
+
+The owner makes the logins of tasks by two functions, which have the rights of the administrator who made them. So they read
+nothing but the server's own catalogs: a table of the ledger is the owner's, who could put a view with code of his in its place.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from sqlalchemy import Connection, Engine, select, text
 
@@ -22,6 +27,7 @@ from logbus.loads import target
 from logbus.windows import schema, table_names
 from logbus.windows.table_names import TableName, identifier
 
+TASKS = "logbus_tasks"  # may connect, and see that there are tables of attempts: what all logins of tasks are members of
 OWNER, LOADER, READER, UI, AIRFLOW = "logbus_owner", "logbus_loader", "logbus_reader", "logbus_ui", "airflow"
 LOGINS = (LOADER, READER, UI)
 READ_SCHEMAS = (table_names.SCHEMA, table_names.LEAF_SCHEMA)
@@ -41,6 +47,36 @@ OF_OTHER_OWNERS = text("""
     order by 1, 2
 """)
 OWNER_OF = text("select pg_get_userbyid(relowner) from pg_class where oid = to_regclass(:name)")
+TASK_LOGIN = "^logbus_task_[0-9a-f]{16}$"
+TASK_LOGINS_MAX = 1_000  # that are there at the same time, by all loads of the server
+TASK_LOGIN_DAYS = 7  # longer than any job; then nobody can log in as what a killed driver has left
+VERIFIER = "^SCRAM-SHA-256[$][0-9]+:[A-Za-z0-9+/=]+[$][A-Za-z0-9+/=]+:[A-Za-z0-9+/=]+$"
+MAKE_TASK_LOGIN, DROP_TASK_LOGIN = f"{table_names.SCHEMA}.make_task_login", f"{table_names.SCHEMA}.drop_task_login"
+DEFINED = "language plpgsql security definer set search_path = pg_catalog, pg_temp as $$"
+TASK_FUNCTIONS = {
+    f"{MAKE_TASK_LOGIN}(login text, verifier text)": f"""returns void {DEFINED}
+begin
+  if login !~ '{TASK_LOGIN}' or verifier !~ '{VERIFIER}'
+      or (select count(*) from pg_roles where rolname ~ '{TASK_LOGIN}') >= {TASK_LOGINS_MAX} then
+    raise exception 'no login of tasks, or one too many: %', login;
+  end if;
+  execute format('create role %I login in role {TASKS} password %L valid until %L',
+    login, verifier, now() + interval '{TASK_LOGIN_DAYS} days');
+end $$""",
+    f"{DROP_TASK_LOGIN}(login text)": f"""returns void {DEFINED}
+begin
+  if login !~ '{TASK_LOGIN}' then
+    raise exception 'no login of tasks: %', login;
+  end if;
+  execute format('drop role if exists %I', login);
+end $$""",
+}
+MAKES_TASK_LOGINS = text("select to_regprocedure(:name) is not null")
+STAGED = text("select tablename from pg_tables where schemaname = :schema and tablename = any(:names)")
+MAY_INSERT = text("""
+    select distinct c.relname from pg_class c join pg_namespace n on n.oid = c.relnamespace, aclexplode(c.relacl) a
+    where n.nspname = :schema and a.grantee = (select oid from pg_roles where rolname = :login)
+""")
 MAY_MAKE_ROLES = text("select rolsuper, rolsuper or rolcreaterole from pg_roles where rolname = current_user")
 
 
@@ -48,7 +84,7 @@ def warehouse_statements(connection: Connection, *, apart: bool = False) -> list
     """What makes the roles and gives them the database of this connection. `apart`: nobody else may connect to it."""
     database, membership = current_database(connection), needed_membership(connection, OWNER)
     return [
-        *created(connection, {OWNER: "nologin", **dict.fromkeys(LOGINS, "login")}),
+        *created(connection, {OWNER: "nologin", TASKS: "nologin", **dict.fromkeys(LOGINS, "login")}),
         *membership,
         f"grant {READER} to {UI}",
         *(
@@ -60,12 +96,31 @@ def warehouse_statements(connection: Connection, *, apart: bool = False) -> list
         f"grant connect, create on database {database} to {OWNER}",
         f"grant connect on database {database} to {READER}",
         *schema_statements(connection),
+        *task_login_statements(database),
         *owned_by(connection, OWNER, OWNED_SCHEMAS),
         *(f"grant select on all tables in schema {name} to {READER}" for name in READ_SCHEMAS),
         *(statement for name in tables_of_pipelines(connection) for statement in table_statements(connection, name)),
         # Last: a schema of attempts that is made above is not for readers.
         f"alter default privileges for role {OWNER} grant select on tables to {READER}",
         f"alter default privileges for role {OWNER} grant usage on schemas to {READER}",
+    ]
+
+
+def task_login_statements(database: str) -> list[str]:
+    """What lets the owner make logins of tasks, and nobody else."""
+    return [
+        f"grant connect on database {database} to {TASKS}",
+        f"grant usage on schema {table_names.STAGING_SCHEMA} to {TASKS}",
+        *(
+            statement
+            for signature, definition in TASK_FUNCTIONS.items()
+            for statement in (
+                f"drop function if exists {signature}",  # of another administrator, maybe: the schema's owner may drop it
+                f"create function {signature} {definition}",
+                f"revoke all on function {signature} from public",
+                f"grant execute on function {signature} to {OWNER}",
+            )
+        ),
     ]
 
 
@@ -111,11 +166,42 @@ def prepare(warehouse: Engine, airflow: Engine | None = None) -> None:
 
 
 def set_passwords(connection: Connection, passwords: Mapping[str, str]) -> None:
-    """The server gets what it compares a login with, never a password: it writes statements to its log."""
-    client = connection.connection.driver_connection
     for role, password in passwords.items():
-        verifier = client.pgconn.encrypt_password(password.encode(), role.encode(), b"scram-sha-256").decode()  # type: ignore[union-attr]
-        carry_out(connection, [f"alter role {role} password '{verifier}'"])
+        carry_out(connection, [f"alter role {role} password '{verifier_of(connection, role, password)}'"])
+
+
+def verifier_of(connection: Connection, role: str, password: str) -> str:
+    """What the server compares a login with. It never gets a password: it writes statements to its log."""
+    client: Any = connection.connection.driver_connection
+    verifier: str = client.pgconn.encrypt_password(password.encode(), role.encode(), b"scram-sha-256").decode()
+    return verifier
+
+
+def makes_task_logins(connection: Connection) -> bool:
+    """Whether `logbus roles` has been here, in this version or a later one."""
+    return bool(connection.scalar(MAKES_TASK_LOGINS, {"name": f"{MAKE_TASK_LOGIN}(text, text)"}))
+
+
+def make_task_login(connection: Connection, login: str, password: str, tables: Iterable[TableName]) -> None:
+    """A login that may append to these tables, and do nothing else."""
+    parameters = {"login": login, "verifier": verifier_of(connection, login, password)}
+    connection.execute(text(f"select {MAKE_TASK_LOGIN}(:login, :verifier)"), parameters)
+    names = {"schema": table_names.STAGING_SCHEMA, "names": [table.name for table in tables]}
+    if present := connection.scalars(STAGED, names).all():  # rows of some sinks are in files; a newer attempt drops them
+        carry_out(connection, [f"grant insert on {staged(present)} to {identifier(login)}"])
+
+
+def staged(names: Iterable[str]) -> str:
+    """Tables of attempts, as a statement lists them."""
+    return ", ".join(TableName(name=name, schema=table_names.STAGING_SCHEMA).identifier for name in names)
+
+
+def drop_task_login(connection: Connection, login: str) -> None:
+    """Takes its rights, also from those who are logged in, and drops it."""
+    parameters = {"schema": table_names.STAGING_SCHEMA, "login": login}
+    if names := connection.scalars(MAY_INSERT, parameters).all():
+        carry_out(connection, [f"revoke all on {staged(names)} from {identifier(login)}"])
+    connection.execute(text(f"select {DROP_TASK_LOGIN}(:login)"), {"login": login})
 
 
 def current_database(connection: Connection) -> str:

@@ -142,7 +142,7 @@ def room(directory: cluster.DirectoryReading) -> Finding:
     message = f"{directory_name}: {usable / GIB:.1f} of {total / GIB:.1f} GiB free ({share:.0%})"
     advice = (
         "free some space: logbus retention plan shows what may be deleted, logbus topic ls what is large; "
-        "on a full disk producers are refused"
+        "on a full disk producers are refused, and in a cluster its broker leads nothing"
     )
     if share < USABLE_SHARE_MIN:
         return error("disk", message, advice)

@@ -18,7 +18,7 @@ from sqlalchemy import Connection, Select, select
 from logbus import errors, model
 from logbus.formatting import first_line, many, several
 from logbus.kafka.topics import LogAdmin
-from logbus.loads import attempts, stamped_hours
+from logbus.loads import attempts, stamped_hours, task_logins
 from logbus.loads.attempts import end_expired
 from logbus.loads.ledger import Ledger
 from logbus.status import checks, ledger_totals, retention_run
@@ -126,6 +126,15 @@ def _check_rights(case: Case) -> Iterator[checks.Finding]:
     for operation, how_to_grant in lacking.items():
         effect, finding = rights[operation]
         yield finding(case.subject, f"topic {topic}: {effect}", str(how_to_grant))
+
+
+def _check_task_logins(case: Case) -> Iterator[checks.Finding]:
+    """Is a login left that was made for the tasks of a job which is over?"""
+    with case.ledger.engine.connect() as connection:
+        left = task_logins.left_over(connection, case.pipeline.name)
+    if left:
+        named = several([login for logins in left for login in task_logins.names_of(logins)], NAMED_MAX)
+        yield checks.warning(case.subject, f"logins of tasks whose driver was killed: {named}", "its next load deletes them")
 
 
 def _check_attempts(case: Case) -> Iterator[checks.Finding]:
@@ -261,6 +270,7 @@ CHECKS: Sequence[Check] = (
     _check_topic,
     _check_rights,
     _check_attempts,
+    _check_task_logins,
     _check_failures,
     _check_chain,
     _check_untried,

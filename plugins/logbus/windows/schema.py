@@ -200,6 +200,10 @@ attempt = sa.Table(
     sa.Column("error_kind", sa.Text),  # the class of the error, if the driver itself reported why it failed
     # A reload that finds other records than the load before may replace them; explicitly allowed for this run.
     sa.Column("accepts_other_records", sa.Boolean, nullable=False, server_default="false"),
+    # What its tasks log in with and nobody has deleted yet (logbus.loads.task_logins); null: nothing.
+    sa.Column("task_logins", JSONB(none_as_null=True)),
+    sa.Column("task_logins_note", sa.Text),  # why its tasks logged in as the driver did; empty: they did not; null: not known
+    sa.Index("ix_logbus_attempt_task_logins", "window_id", postgresql_where=sa.text("task_logins is not null")),
 )
 
 dead_letter = sa.Table(

@@ -14,7 +14,7 @@ import pytest
 
 from benchmarks.peers.authority import Authority
 from tests.support.clusters import RunningCluster
-from tests.support.disturbing import LINK_FAULTS, PROCESS_FAULTS, Fault
+from tests.support.disturbing import DISK_FAULTS, LINK_FAULTS, PROCESS_FAULTS, Fault
 from tests.support.ordeal import Ordeal, report
 from tests.support.zookeeper import RunningZooKeeper
 
@@ -64,6 +64,19 @@ def test_nothing_acknowledged_is_lost_twice_or_out_of_order_where_brokers_log_in
         RunningCluster(tmp_path, zookeeper, chroot="/secured") as cluster,
     ):
         go_through(Ordeal(cluster, seed=4), PROCESS_FAULTS.items(), tmp_path / "history.jsonl")
+
+
+@pytest.mark.long
+def test_nothing_acknowledged_is_lost_twice_or_out_of_order_while_disks_are_full(
+    zookeeper: RunningZooKeeper, tmp_path: Path
+) -> None:
+    """And each broker comes back by itself, with all its replicas."""
+    with RunningCluster(tmp_path, zookeeper, chroot="/full", disk_megabytes=64) as cluster:
+        go_through(Ordeal(cluster, seed=5), [*DISK_FAULTS.items()] * 2, tmp_path / "history.jsonl")
+        logs = "".join(broker.log_path.read_text() for broker in cluster.brokers.values())
+    assert "CRITICAL" in logs
+    assert "No space left on device: left to the other replicas in sync until that is over" in logs
+    assert "can be stored again" in logs
 
 
 @pytest.mark.long

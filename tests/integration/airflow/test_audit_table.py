@@ -42,6 +42,8 @@ def test_a_whole_table_passes_and_a_span_without_records_too(theirs: World) -> N
     assert audit(theirs, since="2020-01-01", until="None")["audited"] == 0
 
 
-def test_a_table_that_does_not_exist_fails_without_a_retry(theirs: World) -> None:
+def test_a_table_or_column_that_does_not_exist_fails_without_a_retry(theirs: World) -> None:
     with pytest.raises(AirflowFailException, match=r"there is no table shop\.orders"):
         audit(theirs, table="shop.orders")
+    with pytest.raises(AirflowFailException, match=r"public\.theirs has no column 'sent_at'; its columns are partition, offset"):
+        audit(theirs, timestamp_column="sent_at")

@@ -84,7 +84,10 @@ def test_flexible_versions_have_tags_before_their_bodies(world: PeerWorld, peer:
 
 
 @pytest.mark.parametrize("size", [0, 65_532, 262_138, 262_140, 262_144, 3 << 20])
-def test_answers_of_any_size_arrive_whole(world: PeerWorld, peer: ScriptedPeer, size: int) -> None:
+def test_answers_of_any_size_arrive_whole(peer: ScriptedPeer, request: pytest.FixtureRequest, size: int) -> None:
+    """However small a request may be: an answer is none."""
+    world = PeerWorld(frame_bytes_max=1024)
+    request.addfinalizer(world.close)
     world.reach(peer)
     content = bytes(range(251)) * (size // 251 + 1)
     world.send(2, b"")

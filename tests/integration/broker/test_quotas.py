@@ -6,35 +6,18 @@ from typing import Any
 
 from confluent_kafka import Consumer, Producer, TopicPartition
 from logbus.waiting import PATIENCE_SECONDS, wait_until
-from logbus_broker.protocol.api import ApiKey
-from logbus_broker.protocol.codec import request_class, response_class
 
 from tests.support.broker import AnyBroker
-from tests.support.raw_client import RawClient
+from tests.support.raw_client import limit
 from tests.support.topics import create_topic
 
 RECORDS, VALUE = 45, b"x" * 10_000
 
 
-def limit(broker: AnyBroker, client_id: str, **limits: float) -> None:
-    entry = request_class(ApiKey.ALTER_CLIENT_QUOTAS).EntryData
-    kind = request_class(ApiKey.ALTER_CLIENT_QUOTAS)
-    row = entry(
-        entity=[entry.EntityData(entity_type="client-id", entity_name=client_id)],
-        ops=[entry.OpData(key=key, value=value) for key, value in limits.items()],
-    )
-    body = kind(entries=[row], validate_only=False).encode(version=1)
-    with RawClient(broker.bootstrap) as client:
-        answer = response_class(ApiKey.ALTER_CLIENT_QUOTAS).decode(
-            client.request(ApiKey.ALTER_CLIENT_QUOTAS, 1, body, flexible=True), version=1
-        )
-    assert answer.entries[0].error_code == 0
-
-
 def test_a_client_over_its_quota_is_held_up_and_loses_nothing(broker: AnyBroker) -> None:
     topic = "held-up"
     create_topic(broker.bootstrap, topic)
-    limit(broker, "slow", producer_byte_rate=40_000.0, consumer_byte_rate=40_000.0)
+    limit(broker.bootstrap, "slow", producer_byte_rate=40_000.0, consumer_byte_rate=40_000.0)
     throttled: list[Any] = []
     lost: list[list[TopicPartition]] = []
     producer = Producer({"bootstrap.servers": broker.bootstrap, "client.id": "slow", "throttle_cb": throttled.append})

@@ -5,6 +5,7 @@ They log in at each other and at ZooKeeper, over TLS; what one of them has store
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,10 +22,13 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 from logbus.waiting import PATIENCE_SECONDS, wait_until
+from logbus_broker.cluster.topic_registry import AUDIT_PARTITIONS
+from logbus_broker.security.state import AUDIT_TOPIC
 
 from benchmarks.peers.authority import Authority
 from tests.support.clusters import RunningCluster
 from tests.support.ordeal import create_replicated
+from tests.support.raw_client import limit
 from tests.support.topics import delete_before, read_partition
 from tests.support.zookeeper import RunningZooKeeper
 
@@ -35,6 +39,7 @@ PARTITIONS = 3
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[RunningCluster]:
     settings = {"offsets.topic.num.partitions": "3", "zookeeper.session.timeout.ms": "10000"}
+    settings["logbus.audit.topic.enable"] = "true"
     authority = Authority(tmp_path)
     with (
         RunningZooKeeper(authority=authority) as zookeeper,
@@ -59,9 +64,27 @@ def send(cluster: RunningCluster, numbers: range, *, retries: int = 1_000) -> li
     return errors
 
 
+def wait_until_each_broker_throttles(cluster: RunningCluster, client_id: str) -> None:
+    """A quota is set at one, and each counts for itself."""
+    create_replicated(cluster, "held-up", PARTITIONS)
+    throttling: set[int] = set()
+    settings = {"bootstrap.servers": cluster.bootstrap, "client.id": client_id, "message.timeout.ms": 3_600_000}
+    producer = Producer({**settings, "throttle_cb": lambda event: throttling.add(event.broker_id)})
+
+    def all_do() -> bool:
+        for partition in range(PARTITIONS):
+            producer.produce("held-up", bytes(5_000), partition=partition)
+        producer.poll(0.2)
+        return throttling >= set(cluster.brokers)
+
+    wait_until(all_do, what="three brokers that hold the client up")
+    producer.purge()
+
+
 RULE = AclBinding(
     ResourceType.TOPIC, TOPIC, ResourcePatternType.LITERAL, "User:ann", "*", AclOperation.READ, AclPermissionType.ALLOW
 )
+AUDITED = f"create ALLOW READ to User:ann from * on LITERAL TOPIC {TOPIC}"
 EVERY_RULE = AclBindingFilter(
     ResourceType.ANY, None, ResourcePatternType.ANY, None, None, AclOperation.ANY, AclPermissionType.ANY
 )
@@ -80,6 +103,12 @@ def peer_admin(cluster: RunningCluster) -> AdminClient:
     return AdminClient(settings)
 
 
+def audited(cluster: RunningCluster) -> list[str]:
+    """What was done, by whichever broker."""
+    partitions = [read_partition(cluster.bootstrap, AUDIT_TOPIC, partition) for partition in range(AUDIT_PARTITIONS)]
+    return [json.loads(message.value() or b"").get("what", "") for messages in partitions for message in messages]
+
+
 def values(cluster: RunningCluster, partition: int, offset: int = 0) -> list[bytes | None]:
     return [message.value() for message in read_partition(cluster.bootstrap, TOPIC, partition, offset=offset)]
 
@@ -88,8 +117,11 @@ def values(cluster: RunningCluster, partition: int, offset: int = 0) -> list[byt
 def test_what_was_acknowledged_outlives_its_leader_and_too_few_replicas_acknowledge_nothing(cluster: RunningCluster) -> None:
     create_replicated(cluster, TOPIC, PARTITIONS)
     assert send(cluster, range(600)) == []
+    limit(cluster.brokers[1].bootstrap, "slow", producer_byte_rate=1_000.0)
+    wait_until_each_broker_throttles(cluster, "slow")
     admin = AdminClient({"bootstrap.servers": cluster.brokers[1].bootstrap})
     admin.create_acls([RULE])[RULE].result(PATIENCE_SECONDS)
+    wait_until(lambda: AUDITED in audited(cluster), what="the line about the ACL in the audit topic")
     assert set(peer_admin(cluster).list_topics(timeout=PATIENCE_SECONDS).brokers) == set(cluster.brokers)
 
     leader = cluster.brokers[cluster.state(TOPIC, 0).leader]
@@ -127,3 +159,4 @@ def test_what_was_acknowledged_outlives_its_leader_and_too_few_replicas_acknowle
     for partition in range(PARTITIONS):
         kept = [b"%d" % number for number in range(partition, 1_800, PARTITIONS)][50 if partition == 0 else 0 :]
         assert values(cluster, partition, offset=50 if partition == 0 else 0) == kept
+    assert AUDITED in audited(cluster)

@@ -14,23 +14,35 @@ from confluent_kafka import Consumer, KafkaError, Producer
 from logbus.waiting import PATIENCE_SECONDS, wait_until
 
 from tests.support.programs import program_or_skip
+from tests.support.recording_proxy import WireTap
 from tests.support.scraping import scrape
 from tests.support.tls_broker import TlsBroker
 from tests.support.topics import create_topic
 
 BIG = b"x" * 900_000
+PLANTED = b"a record that nobody may see on the wire"
 
 
 @pytest.fixture(scope="module")
-def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TlsBroker]:
-    with TlsBroker(tmp_path_factory.mktemp("tls")) as running:
+def tap() -> Iterator[WireTap]:
+    """Between the clients and the listener with TLS, whose address is the tap's."""
+    with WireTap() as running:
         yield running
 
 
-def test_librdkafka_writes_and_reads(secured: TlsBroker, topic: str) -> None:
+@pytest.fixture(scope="module")
+def secured(tmp_path_factory: pytest.TempPathFactory, tap: WireTap) -> Iterator[TlsBroker]:
+    broker = TlsBroker(tmp_path_factory.mktemp("tls"))
+    broker.settings["advertised.listeners"] = f"PLAINTEXT://{broker.bootstrap},SSL://127.0.0.1:{tap.port}"
+    tap.target_port = int(broker.tls.rpartition(":")[2])
+    with broker as running:
+        yield running
+
+
+def test_librdkafka_writes_and_reads_what_nobody_on_the_way_sees(secured: TlsBroker, topic: str, tap: WireTap) -> None:
     create_topic(secured.bootstrap, topic)
     producer = Producer({**secured.client_settings(), "enable.idempotence": True, "linger.ms": 5})
-    sent = [b"%d" % number for number in range(5_000)] + [BIG, BIG]
+    sent = [b"%d" % number for number in range(5_000)] + [PLANTED, BIG, BIG]
     for value in sent:
         producer.produce(topic, value)
     assert producer.flush(PATIENCE_SECONDS) == 0
@@ -41,6 +53,8 @@ def test_librdkafka_writes_and_reads(secured: TlsBroker, topic: str) -> None:
         received += [message.value() for message in consumer.consume(10_000, 1) if not message.error()]
     consumer.close()
     assert received == sent
+    assert len(tap.seen) > sum(map(len, sent)) * 2, "it was there for both"
+    assert not [secret for secret in (PLANTED, BIG[:100], topic.encode()) if secret in tap.seen]
 
 
 def test_kcat_writes_and_reads(secured: TlsBroker, topic: str) -> None:

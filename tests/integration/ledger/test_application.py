@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from logbus.errors import WindowUnknown
+from logbus.kafka.client import Client
 from logbus.model import WindowState
 from logbus.parsing import Parser
 from logbus.windows import recovery
@@ -59,7 +60,7 @@ def test_a_window_that_is_overtaken_within_the_job_does_not_fail_the_others(
         for number in overtaking:
             driver(world.ledger, world.log).load("p", tokens(world, number))
 
-    application.client_config = {TASKS: Tasks(log=world.log, pause=overtake)}
+    application.client = Client({TASKS: Tasks(log=world.log, pause=overtake)})
     assert by_hour(application.load("p", both)) == {10: LoadState.SUPERSEDED, 11: LoadState.COMMITTED}
     assert [world.ledger.window("p", at(number)).state for number in (10, 11)] == [WindowState.LOADED] * 2
 

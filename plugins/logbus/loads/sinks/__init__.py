@@ -17,7 +17,7 @@ from datetime import datetime, timedelta
 from pkgutil import resolve_name
 from typing import Any, Protocol, cast
 
-from sqlalchemy import Engine
+from sqlalchemy import URL, Engine
 
 from logbus import errors, model
 from logbus.loads import commit_checks, tally
@@ -50,8 +50,9 @@ class Sink(Protocol):
 
     name: str
 
-    def task_options(self) -> Mapping[str, Any]:
-        """What the tasks need to write: passed to the sink of the same name in `logbus_spark.sinks`. May hold secrets."""
+    def task_options(self, warehouse_url: URL) -> Mapping[str, Any]:
+        """What the tasks need to write: passed to the sink of the same name in `logbus_spark.sinks`. May hold secrets, such as
+        this URL of the attempts' own tables."""
 
     def ensure_target(self, columns: Mapping[str, str]) -> None:
         """Creates the target, or adds what it lacks. `columns` are the parser's, name to PostgreSQL type.

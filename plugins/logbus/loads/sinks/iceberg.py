@@ -36,7 +36,7 @@ from pyiceberg.table import Table, Transaction
 from pyiceberg.table.metadata import TableMetadata
 from pyiceberg.table.refs import MAIN_BRANCH
 from pyiceberg.table.snapshots import Snapshot, ancestors_of
-from sqlalchemy import Connection, Engine
+from sqlalchemy import URL, Connection, Engine
 from sqlalchemy.exc import InterfaceError, OperationalError
 
 from logbus import errors, model
@@ -122,11 +122,11 @@ class IcebergSink:
             except OSError as error:
                 raise errors.UserError(f"cannot create or read the Iceberg table {self.target}: {error}") from error
 
-    def task_options(self) -> Mapping[str, Any]:
+    def task_options(self, warehouse_url: URL) -> Mapping[str, Any]:
         """Files carry the table's field ids, so that readers match columns by id, as with any other writer's files."""
         fields = {field.name: field.field_id for field in self.table().schema().fields}
         return {
-            "uri": libpq_uri(self.engine.url, **COPY_SETTINGS),
+            "uri": libpq_uri(warehouse_url, **COPY_SETTINGS),
             "directory": self.directory().uri,
             "field_ids": fields,
         }

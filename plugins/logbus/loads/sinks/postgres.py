@@ -16,7 +16,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, Engine, text
+from sqlalchemy import URL, Connection, Engine, text
 from sqlalchemy.exc import InterfaceError, OperationalError, ProgrammingError
 
 from logbus import errors, model
@@ -56,8 +56,8 @@ class PostgresSink:
         self.target = parse_table(pipeline.table)
         self.filled: Mapping[str, str] | None = None  # the parser's columns, once the target has them
 
-    def task_options(self) -> Mapping[str, Any]:
-        return {"uri": libpq_uri(self.engine.url, **COPY_SETTINGS)}
+    def task_options(self, warehouse_url: URL) -> Mapping[str, Any]:
+        return {"uri": libpq_uri(warehouse_url, **COPY_SETTINGS)}
 
     def ensure_target(self, columns: Mapping[str, str]) -> None:
         columns_to_have = {**target.SYSTEM_COLUMNS, **columns}

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -33,6 +34,14 @@ ELECTIONS: dict[str, tuple[PartitionState, Presence, dict[str, Any], tuple[Any, 
     "the first of the assignment that is in sync is elected": (state(1, (3, 2, 1)), present(2, 3), {}, (2, 8, (3, 2), ())),
     "for a suspect too": (state(1, (3, 2, 1)), present(2, 3, registered=(1,)), {}, (2, 8, (3, 2), ())),
     "also while settling": (state(1, (3, 2, 1)), present(2, 3, registered=(1,), is_settling=True), {}, (2, 8, (3, 2), ())),
+    "who has not come back yet is waited for": (state(1, (1, 2, 3)), present(2, 3, is_settling=True), {}, None),
+    # No session, and no process that could get one: it died while ZooKeeper was away.
+    "but not where its port refuses": (
+        state(1, (3, 2, 1)),
+        replace(present(2, 3, is_settling=True), suspects=frozenset({1})),
+        {},
+        (2, 8, (3, 2), ()),
+    ),
     "nobody outside of the set is elected": (state(1, (1, 3)), present(2, 3), {}, (3, 8, (3,), ())),
     "a member that is back is elected": (state(NO_LEADER, (1,)), present(1, 2), {}, (1, 8, (1,), ())),
     "who leaves a set that is too small stays eligible": (state(1, (1, 2)), present(2, 3), MINIMUM, (2, 8, (2,), (1,))),

@@ -12,8 +12,13 @@ from logbus_broker.api.handler import Parts, Pending
 from logbus_broker.disk.filesystem import FileSlice, FileSystem
 from logbus_broker.errors import ConfigError
 from logbus_broker.network.poller import READ
+from logbus_broker.network.throttling import Throttle
 from logbus_broker.network.tls import HANDSHAKES_PER_TURN_MAX
-from logbus_broker.protocol.framing import Request
+from logbus_broker.protocol.api import ApiKey
+from logbus_broker.protocol.framing import Request, request_frame
+from logbus_broker.protocol.produce import ProduceAnswer, encode_produce_response
+from logbus_broker.security.quotas import PRODUCER_BYTES, ClientQuotas
+from logbus_broker.security.state import SecurityState
 
 from benchmarks.peers.authority import Authority
 from tests.support.loop import LISTENING
@@ -117,6 +122,24 @@ def test_a_parked_request_leaves_what_was_decrypted_until_it_is_answered(setting
     loop.turn()
     client.exchange()
     assert client.received == framed(b"at last", 0) + framed(b"answer", 1)
+
+
+def test_what_was_decrypted_before_a_client_was_held_up_is_handled_when_its_time_is_over(settings, connect) -> None:
+    state = SecurityState(quotas={frozenset({("client-id", "app")}): {PRODUCER_BYTES: 1_000.0}})
+    asked: list[int] = []
+
+    def dispatch(request: Request) -> Parts:
+        asked.append(request.correlation_id)
+        return [encode_produce_response([ProduceAnswer("clicks", 0)], request.version)]
+
+    loop = TlsLoop(dispatch, settings, throttle=lambda clock: Throttle(ClientQuotas(lambda: state, 11, 1.0), clock.monotonic))
+    client = connect(loop)
+    client.ask(b"".join(request_frame(ApiKey.PRODUCE, 9, number, b"app", bytes(20_000)) for number in range(2)))
+    assert asked == [0]
+    loop.clock.advance_ms(60_000)
+    loop.turn()
+    client.exchange()
+    assert asked == [0, 1]
 
 
 def test_a_client_that_says_goodbye_is_closed(settings, connect) -> None:

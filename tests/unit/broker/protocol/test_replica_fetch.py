@@ -216,7 +216,9 @@ TOPIC_IDS = st.sampled_from([CLICKS.bytes, VIEWS.bytes])
 
 
 @given(
-    st.lists(st.builds(ReplicaPartition, TOPIC_IDS, INTS, INTS, OFFSETS, INTS, OFFSETS, INTS, OFFSETS), max_size=5),
+    st.lists(
+        st.builds(ReplicaPartition, TOPIC_IDS, INTS, INTS, OFFSETS, INTS, OFFSETS, INTS, OFFSETS, st.booleans()), max_size=5
+    ),
     st.one_of(st.none(), st.text(max_size=30)),
     st.sampled_from([[], sorted(FETCH.forgotten)]),
 )

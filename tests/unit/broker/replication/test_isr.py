@@ -14,7 +14,15 @@ from logbus_broker.cluster.metadata_image import PartitionState
 from logbus_broker.cluster.metadata_log import STATES_MAX, decode_changes
 from logbus_broker.cluster.store import Operation, Outcome, Unknown
 from logbus_broker.cluster.znodes import CHANGES
-from logbus_broker.replication.isr import RETRY_SECONDS, Proposal, Proposals, propose_handover, propose_isr, takes_records
+from logbus_broker.replication.isr import (
+    RETRY_SECONDS,
+    Proposal,
+    Proposals,
+    propose_handover,
+    propose_isr,
+    propose_stepping_down,
+    takes_records,
+)
 from logbus_broker.replication.led_partition import Departures, LedPartition, PartitionProgress
 
 from tests.support.leading import ME, TOPIC_ID, StoredStates
@@ -114,6 +122,49 @@ def test_where_nothing_should_change_nothing_is_proposed() -> None:
     assert propose_isr(led_partition().progress, NOBODY_LEAVES, anybody) is None
     eligible = replace(STATE, isr=(0,), eligible=(1, 2))
     assert propose_isr(led_partition(state=eligible, insync_min=2).progress, NOBODY_LEAVES, anybody) is None
+
+
+ALL = replace(STATE, isr=(0, 1, 2))
+END = 10
+
+
+@pytest.mark.parametrize(
+    ("state", "insync_min", "written", "impaired", "new"),
+    [
+        (ALL, 2, (END, END), (), {"leader": 1, "isr": (1, 2)}),
+        (ALL, 2, (END - 1, END), (), {"leader": 2, "isr": (1, 2)}),
+        (ALL, 2, (END, END), (1,), {"leader": 2, "isr": (1, 2)}),
+        (STATE, 2, (END, END), (), {"leader": 1, "isr": (1,), "eligible": (0,)}),
+        (replace(STATE, isr=(0, 2), handover_to=2), 1, (END, END), (), {"leader": 2, "isr": (2,), "handover_to": None}),
+        (ALL, 2, (END - 1, END - 1), (), None),
+        (ALL, 2, (END, END), (1, 2), None),
+        (replace(STATE, isr=(0,)), 1, (END, END), (), None),
+    ],
+    ids=[
+        "the first replica in sync",
+        "one that has everything",
+        "one that can store something",
+        "also where too few are left",
+        "whoever was asked to take over",
+        "nobody before he has everything",
+        "nobody who is no better off",
+        "nobody out of sync",
+    ],
+)
+def test_to_whom_a_leader_that_can_store_nothing_gives_its_lead(
+    state: PartitionState, insync_min: int, written: tuple[int, int], impaired: tuple[int, ...], new: dict[str, Any] | None
+) -> None:
+    progress = led_partition(state=state, insync_min=insync_min).progress
+    for broker, end in enumerate(written, 1):
+        progress.fetched(broker, 7, end, end, 1.0, is_impaired=broker in impaired)
+    assert propose_stepping_down(progress, anybody) is None, "its disk is well"
+    progress.is_impaired = True
+    assert takes_records(progress, 1.0) == (len(state.isr) == 1), "nobody else could store them"
+    proposal = propose_stepping_down(progress, anybody)
+    after = None if new is None else replace(state, **new, leader_epoch=state.leader_epoch + 1, version=1)
+    assert (None if proposal is None else proposal.state) == after
+    assert proposal is None or proposal.incarnations == {proposal.state.leader: 7}
+    assert propose_stepping_down(progress, lambda broker, incarnation: False) is None
 
 
 # The outcome

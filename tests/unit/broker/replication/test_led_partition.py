@@ -223,6 +223,21 @@ def test_a_member_that_does_not_flush_what_is_waited_for_leaves() -> None:
     assert departures(progress, 1_030.1) == Departures(behind=(2,))
 
 
+def test_a_member_that_says_that_it_stores_nothing_leaves_and_stays_away() -> None:
+    """Though it has everything: nothing was written since, and it could not store the next batch."""
+    progress = leading(end=100, flushed=100)
+    fetch(progress, 0.1, (100, 100), (100, 100))
+    progress.fetched(1, 1, 100, 100, 0.2, is_impaired=True)
+    assert departures(progress, 0.2) == Departures(behind=(1,))
+    progress.learn(replace(STATE, isr=(0, 2), version=11), (0, 1, 2), 2, 0.3)
+    assert departures(progress, 0.3) == Departures(late=(1,))
+    progress.fetched(1, 1, 100, 100, 0.4)
+    assert departures(progress, 0.4) == Departures()
+    progress.fetched(1, 1, 100, 100, 0.5, is_impaired=True)
+    progress.restarted(1, 2)
+    assert departures(progress, 0.6) == Departures(), "another process has said nothing yet"
+
+
 def test_each_flush_that_is_waited_for_has_its_own_time() -> None:
     progress = leading(end=100, flushed=100)
     fetch(progress, 0.1, (100, 90), (100, 100))

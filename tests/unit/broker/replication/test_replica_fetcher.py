@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 
 import pytest
@@ -76,7 +77,7 @@ def test_a_partition_is_fetched_from_its_newest_leader_alone(tmp_path: Path) -> 
     assert [list(scenes[leader].fetcher._entries) for leader in (2, 3)] == [[], [replica.key]]
     fetchers.forget(replica.key)
     assert not scenes[3].fetcher._entries
-    fetchers.flushed(replica.key)
+    fetchers.changed(replica.key)
     for broker in (2, 4):
         fetchers.reached(broker)
         fetchers.closed(broker)
@@ -115,6 +116,37 @@ def test_lag_is_what_is_visible_at_the_leader_and_not_here(scene: FollowerScene)
     assert replica.lag == 3
     scene.answer(row(records=batches(2, 4), visible=5))
     assert replica.lag == 0
+
+
+def test_a_follower_whose_disk_is_full_says_so_and_deletes_what_its_leader_deletes(
+    scene: FollowerScene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replica, partition = scene.replicas[0], scene.partitions[0]
+    scene.answer(row(records=batches(0, 4), visible=0))
+    scene.flush()
+    for _ in range(2):
+        scene.answer(row(visible=4))
+
+    def refuse(*arguments: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("logbus_broker.log.segment.Segment.append", refuse)
+        scene.answer(row(records=batches(4, 3), visible=4, start=2))
+        assert scene.refused == [0]
+        assert (replica.end_offset, replica.log_start_offset) == (4, 2)
+        assert replica.lag == 3, "though nothing new is visible at the leader"
+        partition.impaired_reason = "it is full"
+        scene.turn(1_000)
+        assert [(part.fetch_offset, part.is_impaired) for part in scene.named()] == [(4, True)]
+        scene.answer()
+    partition.impaired_reason = ""
+    scene.fetcher.changed(replica.key)
+    scene.turn(1_000)
+    assert [(part.fetch_offset, part.is_impaired) for part in scene.named()] == [(4, False)]
+    scene.answer()
+    scene.answer(row(records=batches(4, 3), visible=4, start=2))
+    assert (replica.end_offset, replica.lag) == (7, 0)
 
 
 def test_a_flush_is_told_with_a_second_request(scene: FollowerScene) -> None:

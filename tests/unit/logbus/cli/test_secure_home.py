@@ -36,4 +36,5 @@ def test_brokers_listen_for_this_machine_unless_others_are_let_in(tmp_path: Path
 
     assert listeners(None, 1) == ["listeners=SASL_SSL://127.0.0.1:9092", "advertised.listeners=SASL_SSL://127.0.0.1:9092"]
     assert listeners("ten", 1) == ["listeners=SASL_SSL://0.0.0.0:9092", "advertised.listeners=SASL_SSL://ten:9092"]
+    assert listeners("fd00::7", 1) == ["listeners=SASL_SSL://[::]:9092", "advertised.listeners=SASL_SSL://[fd00::7]:9092"]
     assert listeners(None, 2).count("inter.broker.listener.name=SASL_SSL") == 2
