@@ -3,16 +3,21 @@ kind and the same clients.
 
 Handshakes are whole ones by TLS 1.3, one after the other on each of two client threads. Neither side resumes a session here. The
 client costs as much as a server, so the broker's CPU time says more than the rate.
+
+Others are a client that asks for next to nothing, every 10 ms, without TLS (`costs/bystander.py`), while 500 connections begin a
+handshake and go no further, and 50 log in with a wrong password, again and again, as fast as the broker refuses them.
 """
 
 from __future__ import annotations
 
 import socket
 import ssl
+import struct
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -22,6 +27,7 @@ from rich.console import Console
 from benchmarks import processes
 from benchmarks.consume import consumer_figures
 from benchmarks.contest import Contest, contest
+from benchmarks.costs.bystander import Bystander
 from benchmarks.figures import Figure, Target
 from benchmarks.loads import DEFAULT_BATCH, RECORD_BYTES, Load, Scale
 from benchmarks.peers.authority import Authority
@@ -34,21 +40,30 @@ from benchmarks.turns import Cost, compare, compare_costs, cost_of
 HANDSHAKES = 4_000
 CLIENT_THREADS = 2
 IDLE_CONNECTIONS = 500
+HALF_HANDSHAKES, WRONG_PASSWORDS, STRANGERS_SECONDS = 500, 50, 8.0
+RECORD_HEAD = b"\x16\x03\x01\x02\x00"  # of a ClientHello of 512 bytes, of which the rest does not come
+LOGIN = (  # SaslHandshake 1 for PLAIN, then SaslAuthenticate 0
+    struct.pack(">hhih", 17, 1, 0, -1) + b"\0\x05PLAIN",
+    struct.pack(">hhih", 36, 0, 1, -1) + struct.pack(">i", len(b"\0ann\0wrong")) + b"\0ann\0wrong",
+)
+PASSWORD = "right-password"
 KIB = 1024
 
 
 class TlsKafka(ApacheKafka):
     """With a listener for TLS beside the plain one."""
 
-    def __init__(self, directory: Path, tls: str, keystore: Path) -> None:
+    def __init__(self, directory: Path, tls: str, logins: str, keystore: Path) -> None:
         super().__init__(directory)
-        self._tls, self._keystore = tls, keystore
+        self._tls, self._logins, self._keystore = tls, logins, keystore
 
     def server_properties(self) -> dict[str, str]:
         lines = super().server_properties()
-        lines["listener.security.protocol.map"] += ",SSL:SSL"
+        lines["listener.security.protocol.map"] += ",SSL:SSL,SASL_SSL:SASL_SSL"
         for setting in ("listeners", "advertised.listeners"):
-            lines[setting] += f",SSL://{self._tls}"
+            lines[setting] += f",SSL://{self._tls},SASL_SSL://{self._logins}"
+        module = f'org.apache.kafka.common.security.plain.PlainLoginModule required user_ann="{PASSWORD}";'
+        lines |= {"listener.name.sasl_ssl.plain.sasl.jaas.config": module, "sasl.enabled.mechanisms": "PLAIN"}
         return lines | keystore_settings(self._keystore)
 
 
@@ -61,14 +76,15 @@ class TlsSide(LogSide):
     """A broker whose load comes over TLS; topics are made and deleted without."""
 
     tls: str
+    logins: str  # the listener that wants a password
     certificate: Path  # of the authority
 
     @classmethod
-    def over_tls(cls, server: LogbusBroker | ApacheKafka, tls: str, certificate: Path, into: Path) -> TlsSide:
+    def over_tls(cls, server: LogbusBroker | ApacheKafka, tls: str, logins: str, certificate: Path, into: Path) -> TlsSide:
         plain = LogSide.of(server, into=into)
         words = tuple(f"{name}={value}" for name, value in client_settings(certificate).items())
         generator = replace(plain.generator, address=tls, settings=words)
-        return cls(server=server, tools=plain.tools, generator=generator, tls=tls, certificate=certificate)
+        return cls(server=server, tools=plain.tools, generator=generator, tls=tls, logins=logins, certificate=certificate)
 
     def _send_once(self, load: Load, topic: str, records: int) -> float:
         words = (f"{name}={value}" for name, value in client_settings(self.certificate).items())
@@ -77,9 +93,9 @@ class TlsSide(LogSide):
         )
         return producer_rate(summary)
 
-    def connect(self) -> ssl.SSLSocket:
+    def connect(self, listener: str = "") -> ssl.SSLSocket:
         """A whole handshake."""
-        host, _, port = self.tls.partition(":")
+        host, _, port = (listener or self.tls).partition(":")
         context = ssl.create_default_context(cafile=str(self.certificate))
         return context.wrap_socket(socket.create_connection((host, int(port)), PATIENCE_SECONDS), server_hostname=host)
 
@@ -104,23 +120,57 @@ class TlsSide(LogSide):
                 stack.enter_context(self.connect())
             return (self.server.rss_bytes() - before) / KIB / count
 
+    def p99_beside_strangers_ms(self) -> float:
+        """Of another client."""
+        is_over = threading.Event()
+
+        def guess(_: int) -> None:
+            while not is_over.is_set():
+                with suppress(OSError), self.connect(self.logins) as connection:
+                    for request in LOGIN:
+                        connection.sendall(struct.pack(">i", len(request)) + request)
+                        connection.recv(1 << 10)
+
+        host, _, port = self.tls.partition(":")
+        with (
+            Bystander(self.server.port) as bystander,
+            ThreadPoolExecutor(WRONG_PASSWORDS) as threads,
+            ExitStack() as stack,
+        ):
+            guesses = threads.map(guess, range(WRONG_PASSWORDS))
+            bystander.longest_ms()
+            for _ in range(HALF_HANDSHAKES):
+                half = stack.enter_context(socket.create_connection((host, int(port)), PATIENCE_SECONDS))
+                half.sendall(RECORD_HEAD)
+            time.sleep(STRANGERS_SECONDS)
+            _, percentile = bystander.waits_ms()
+            is_over.set()
+            list(guesses)
+        return percentile
+
 
 def client_settings(certificate: Path) -> dict[str, str]:
     return {"security.protocol": "SSL", "ssl.truststore.type": "PEM", "ssl.truststore.location": str(certificate)}
 
 
 def _logbus(directory: Path, stack: ExitStack) -> Mapping[str, Side]:
-    tls, authority = f"127.0.0.1:{processes.free_port()}", Authority(directory)
+    tls, logins = (f"127.0.0.1:{processes.free_port()}" for _ in range(2))
+    authority, users = Authority(directory), directory / "users"
+    users.touch(0o600)
+    users.write_text(f"ann={PASSWORD}\n")
     server = LogbusBroker(directory / "server", settings=keystore_settings(authority.issue("server")))
-    server.settings["listeners"] = f"PLAINTEXT://{server.bootstrap},SSL://{tls}"
+    server.settings |= {"logbus.users.file": str(users), "sasl.enabled.mechanisms": "PLAIN"}
+    server.settings["listeners"] = f"PLAINTEXT://{server.bootstrap},SSL://{tls},SASL_SSL://{logins}"
     # Everything is on loopback here, where TLS without certificates of clients is allowed.
-    return {OURS: TlsSide.over_tls(stack.enter_context(server), tls, authority.certificate, fresh(directory / "load"))}
+    started, load = stack.enter_context(server), fresh(directory / "load")
+    return {OURS: TlsSide.over_tls(started, tls, logins, authority.certificate, load)}
 
 
 def _kafka(directory: Path, stack: ExitStack) -> Mapping[str, Side]:
-    tls, authority = f"127.0.0.1:{processes.free_port()}", Authority(directory)
-    server = TlsKafka(directory / "server", tls, authority.issue("server"))
-    return {KAFKA: TlsSide.over_tls(stack.enter_context(server), tls, authority.certificate, fresh(directory / "load"))}
+    tls, logins = (f"127.0.0.1:{processes.free_port()}" for _ in range(2))
+    authority = Authority(directory)
+    started = stack.enter_context(TlsKafka(directory / "server", tls, logins, authority.issue("server")))
+    return {KAFKA: TlsSide.over_tls(started, tls, logins, authority.certificate, fresh(directory / "load"))}
 
 
 OPENERS = (Opener(names=(OURS,), open=_logbus), Opener(names=(KAFKA,), open=_kafka))
@@ -148,10 +198,12 @@ def _handshakes(running: Contest) -> Sequence[Figure]:
     measured = running.measure("handshakes", lambda side, _: _tls(side).handshakes(count), names)
     pair = measured[OURS], measured[KAFKA]
     idle = running.measure("idle connections", lambda side, _: _tls(side).idle_kib(IDLE_CONNECTIONS), names, rounds=1)
+    beside = running.measure("strangers", lambda side, _: _tls(side).p99_beside_strangers_ms(), names)
     return (
         compare("handshakes", "a second", lambda one: one.records_per_second, pair, against=KAFKA, target=Target(ratio_min=1.0)),
         compare("handshake: broker CPU", "ms", lambda one: one.cpu_seconds_per_million / 1000, pair, against=KAFKA),
         compare("memory of an idle connection", "KiB", float, (idle[OURS], idle[KAFKA]), against=KAFKA),
+        compare("others beside strangers: p99", "ms", float, (beside[OURS], beside[KAFKA]), against=KAFKA),
     )
 
 

@@ -4,8 +4,8 @@
 could not be sent in time, because the last answer was late, counts from when it was due. It is a separate process, so that the
 load's Python cannot hold it up, and has a higher priority if that is allowed, so that the load's computing does not either.
 
-Each line on stdin is answered by one on stdout: the longest wait since the last line in milliseconds, and the number of answers.
-An answer that is still missing counts with its wait so far.
+Each line on stdin is answered by one on stdout: the longest wait since the last line and the 99th percentile of all of them, in
+milliseconds. An answer that is still missing counts with its wait so far.
 """
 
 from __future__ import annotations
@@ -36,27 +36,24 @@ class Waits:
     def __init__(self, now: float) -> None:
         self.due = now
         self.is_asking = False
-        self._longest = 0.0
-        self._answers = 0
+        self._waits: list[float] = []
 
     def asked(self) -> None:
         self.is_asking = True
 
     def answered(self, now: float) -> None:
         """The next request is due by the timetable, which may already be in the past."""
-        self._longest = max(self._longest, now - self.due)
-        self._answers += 1
+        self._waits.append(now - self.due)
         self.is_asking = False
         self.due += EVERY_SECONDS
         if self.due < now - EVERY_SECONDS:  # missed requests count only once
             self.due = now
 
-    def tell(self, now: float) -> tuple[float, int]:
-        """Milliseconds and answers since the last report."""
-        longest = max(self._longest, now - self.due if self.is_asking else 0.0)
-        told = longest * 1000, self._answers
-        self._longest, self._answers = 0.0, 0
-        return told
+    def tell(self, now: float) -> tuple[float, float]:
+        """The longest since the last report and the 99th percentile, in milliseconds."""
+        waits = sorted([*self._waits, now - self.due if self.is_asking else 0.0])
+        self._waits = []
+        return waits[-1] * 1000, waits[len(waits) * 99 // 100] * 1000
 
 
 def ask(connection: socket.socket, orders: int, clock: Callable[[], float]) -> None:
@@ -76,8 +73,7 @@ def ask(connection: socket.socket, orders: int, clock: Callable[[], float]) -> N
         if orders in readable:
             if not os.read(orders, 1):
                 return
-            longest, answers = waits.tell(clock())
-            print(f"{longest:.3f} {answers}", flush=True)
+            print(*(f"{milliseconds:.3f}" for milliseconds in waits.tell(clock())), flush=True)
 
 
 def _receive(connection: socket.socket, left: int) -> int:
@@ -109,13 +105,18 @@ class Bystander:
 
     def longest_ms(self) -> float:
         """The longest wait since the last call."""
+        return self.waits_ms()[0]
+
+    def waits_ms(self) -> tuple[float, float]:
+        """The longest wait since the last call, and the 99th percentile of all."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(b"\n")
         line = self._process.stdout.readline()
         if not line:
             raise RuntimeError("the bystander was cut off")
-        return float(line.split()[0])
+        longest, percentile = map(float, line.split())
+        return longest, percentile
 
 
 def main() -> None:

@@ -212,6 +212,7 @@ class ClusterFacts:
     brokers: Sequence[LiveBroker]
     partitions: Sequence[PartitionReplicas]
     directories: Sequence[DirectoryReading] = ()
+    unreachable: Sequence[int] = ()  # registered brokers that accept no connection
     insync_min: Mapping[str, int] = field(default_factory=dict)  # min.insync.replicas of topics that lack replicas
     offsets_factor: int | None = None  # offsets.topic.replication.factor
 
@@ -287,7 +288,7 @@ def cluster_facts(client: Client, begin: Callable[[Client], AbstractContextManag
     while True:
         with begin(client) as broker:
             try:
-                return with_settings(client, describe_cluster(broker))
+                return with_settings(client, describe_cluster(broker, needs_moves=tries_left > TRIES // 2))
             except KafkaConnectionError as refused:
                 tries_left -= 1
                 if not tries_left:
@@ -311,24 +312,34 @@ def _number(settings: Any, name: str) -> int | None:
     return None if isinstance(settings, LogbusError) or name not in settings else int(settings[name].value)
 
 
-def describe_cluster(client: Any) -> ClusterFacts:
-    """The cluster, read in one conversation."""
-    from kafka.errors import KafkaError
+def describe_cluster(client: Any, *, needs_moves: bool = True) -> ClusterFacts:
+    """The cluster, read in one conversation. Only the controller knows what is being moved, and it may be dead."""
+    from kafka.errors import KafkaConnectionError, KafkaError
 
     cluster = client.describe_cluster()
     topics = client.describe_topics()
-    moves = client.list_partition_reassignments()
+    try:
+        moves = client.list_partition_reassignments()
+    except KafkaConnectionError:
+        if needs_moves:
+            raise
+        moves = {}
     try:
         eligible = eligible_replicas(client, [topic["name"] for topic in topics])
     except KafkaError:
         eligible = {}
-    try:
-        directories = [log_directory(row["broker"], each) for row in client.describe_log_dirs() for each in row["log_dirs"]]
-    except KafkaError:  # a right that is lacking, or a broker that has just died
-        directories = []
     brokers = [
         LiveBroker(broker_id=row["broker_id"], host=row["host"], port=row["port"], rack=row["rack"]) for row in cluster["brokers"]
     ]
+    directories, unreachable = list[DirectoryReading](), list[int]()
+    for broker in brokers:
+        try:
+            (answer,) = client.describe_log_dirs(brokers=[broker.broker_id])
+            directories += [log_directory(broker.broker_id, described) for described in answer["log_dirs"]]
+        except KafkaConnectionError:
+            unreachable.append(broker.broker_id)
+        except KafkaError:  # a right that is lacking
+            break
     controller = cluster.get("controller_id", -1)
     moving = {(part.topic, part.partition): move for part, move in moves.items()}
     return ClusterFacts(
@@ -337,6 +348,7 @@ def describe_cluster(client: Any) -> ClusterFacts:
         brokers=sorted(brokers, key=lambda broker: broker.broker_id),
         partitions=list(partition_replicas(topics, eligible, moving)),
         directories=directories,
+        unreachable=unreachable,
     )
 
 

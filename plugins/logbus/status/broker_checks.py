@@ -82,6 +82,10 @@ def cluster_findings(facts: cluster.ClusterFacts) -> Iterator[Finding]:
     if facts.controller is None:
         message = "there is no controller: leaders, topics and settings stay as they are"
         yield error("cluster", message, "brokers cannot reach ZooKeeper, or none has been elected yet: their /health says which")
+    for live_broker in facts.brokers:
+        if live_broker.broker_id in facts.unreachable:
+            message = f"broker {live_broker.broker_id} accepts no connection at {live_broker.host}:{live_broker.port}"
+            yield error("cluster", message, "start it again, or correct its advertised.listeners; its log says why it ended")
     for broker in facts.gone:
         replicas, _, behind = facts.counts(broker)
         message = f"broker {broker} is gone: {many(replicas, 'replica')}, {behind} of them not in sync"

@@ -8,12 +8,14 @@ import json
 from collections.abc import Iterator, Mapping
 
 import pytest
+from logbus.kafka import client_config
 from logbus.waiting import PATIENCE_SECONDS
 from logbus_broker.config.parsers import AUTHORIZERS
 
 from tests.support.broker import AnyBroker, LogbusBroker
 from tests.support.jvm_session import TOOLS, Ran, run_tools
 from tests.support.kafka_peer import JvmTools, jvm_tools_or_skip
+from tests.support.logins import PASSWORD
 from tests.support.tls_broker import TlsBroker
 from tests.support.topics import admin
 
@@ -30,8 +32,12 @@ def tools() -> JvmTools:
 def over_tls(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mapping[str, tuple[str, ...]]]:
     """What to run against a broker that asks for certificates, with them."""
     with TlsBroker(tmp_path_factory.mktemp("tls")) as secured:
-        client = secured.directory / "client.properties"
-        client.write_text("".join(f"{name}={value}\n" for name, value in secured.java_settings().items()))
+        right, wrong = secured.login_settings(PASSWORD), secured.login_settings("wrong")
+        sets = {"client": secured.java_settings(), "user": right, "guesser": wrong}
+        client, user, guesser = (secured.directory / f"{name}.properties" for name in sets)
+        for path, settings in zip((client, user, guesser), sets.values(), strict=True):
+            path.write_text(client_config.properties(settings))
+        by_login = ("--bootstrap-server", secured.logins, "--command-config")
         at, topic = ("--bootstrap-server", secured.tls, "--command-config", str(client)), ("--topic", NAME)
         performance = ("--num-records", "2000", "--record-size", "1000", "--throughput", "-1", "--producer.config", str(client))
         yield {
@@ -44,6 +50,8 @@ def over_tls(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Mapping[str, 
                 f"bootstrap.servers={secured.tls}",
             ),
             "end over TLS": (f"{TOOLS}.GetOffsetShell", *at, *topic),
+            "end with a password": (f"{TOOLS}.GetOffsetShell", *by_login, str(user), *topic),
+            "end with a wrong password": (f"{TOOLS}.GetOffsetShell", *by_login, str(guesser), *topic),
         }
 
 
@@ -163,7 +171,9 @@ def test_the_size_of_every_partition_is_told(ran: Mapping[str, Ran]) -> None:
 def test_java_speaks_tls_with_a_certificate_of_its_own(ran: Mapping[str, Ran]) -> None:
     assert ran["create over TLS"].status == 0, ran["create over TLS"].output
     assert "2000 records sent" in ran["produce over TLS"].output, ran["produce over TLS"].output
-    assert ran["end over TLS"].output == f"{NAME}:0:2000"
+    assert ran["end over TLS"].output == ran["end with a password"].output == f"{NAME}:0:2000"
+    assert ran["end with a wrong password"].status != 0
+    assert "Authentication failed" in ran["end with a wrong password"].output
 
 
 def test_acls_are_added_listed_and_removed(ran: Mapping[str, Ran]) -> None:

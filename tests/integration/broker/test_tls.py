@@ -33,7 +33,9 @@ def tap() -> Iterator[WireTap]:
 @pytest.fixture(scope="module")
 def secured(tmp_path_factory: pytest.TempPathFactory, tap: WireTap) -> Iterator[TlsBroker]:
     broker = TlsBroker(tmp_path_factory.mktemp("tls"))
-    broker.settings["advertised.listeners"] = f"PLAINTEXT://{broker.bootstrap},SSL://127.0.0.1:{tap.port}"
+    broker.settings["advertised.listeners"] = (
+        f"PLAINTEXT://{broker.bootstrap},SSL://127.0.0.1:{tap.port},SASL_SSL://{broker.logins}"
+    )
     tap.target_port = int(broker.tls.rpartition(":")[2])
     with broker as running:
         yield running

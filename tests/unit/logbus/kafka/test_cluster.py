@@ -74,8 +74,9 @@ def test_eligible_replicas_of_a_large_cluster_come_in_pages() -> None:
 class Brokers:
     """Admin clients, the first of which pick a dead broker."""
 
-    def __init__(self, refused: int) -> None:
+    def __init__(self, refused: int, *, has_dead_controller: bool = False) -> None:
         self.refused = refused
+        self.has_dead_controller = has_dead_controller
         self.asked = 0
 
     @contextmanager
@@ -92,9 +93,13 @@ class Brokers:
         return []
 
     def list_partition_reassignments(self) -> dict[str, Any]:
+        if self.has_dead_controller:
+            raise KafkaConnectionError("111 ECONNREFUSED")
         return {}
 
-    def describe_log_dirs(self) -> list[dict[str, Any]]:
+    def describe_log_dirs(self, brokers: list[int]) -> list[dict[str, Any]]:
+        if self.has_dead_controller:
+            raise KafkaConnectionError("111 ECONNREFUSED")
         raise theirs.ClusterAuthorizationFailedError
 
 
@@ -102,6 +107,12 @@ def test_a_broker_that_died_a_moment_ago_does_not_hide_the_others() -> None:
     brokers = Brokers(refused=2)
     assert cluster.cluster_facts(Client({}), brokers.begin).controller == 1
     assert brokers.asked == 3
+
+
+def test_a_dead_controller_that_nobody_replaces_is_named_and_hides_nothing_but_moves() -> None:
+    facts = cluster.cluster_facts(Client({}), Brokers(refused=0, has_dead_controller=True).begin)
+    assert (facts.controller, facts.unreachable) == (1, [1])
+    assert next(cluster_findings(facts)).message == "broker 1 accepts no connection at h:1"
 
 
 def test_an_error_of_every_broker_is_raised() -> None:
