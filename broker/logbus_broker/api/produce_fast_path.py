@@ -35,7 +35,7 @@ from logbus_broker.protocol.compression import CODEC_MAX, DECOMPRESSED_BYTES_MAX
 from logbus_broker.protocol.framing import CONSTANT_START, FRAME_HEAD, Origin, Request
 from logbus_broker.protocol.produce import ProduceShape, parse_produce, shape_of
 from logbus_broker.protocol.validation import RECORD_BYTES_MIN
-from logbus_broker.security.state import AclResourceType
+from logbus_broker.security.state import AclResourceType, SecurityState
 
 SHAPES_MAX = 16  # remembered per connection: a producer has one per topic
 _INDEX_LENGTH = Struct(">ii")
@@ -65,6 +65,7 @@ class ProduceFastPath:
         self._flusher = context.flusher
         self._topics: WeakValueDictionary[str, _FastPathTopic] = WeakValueDictionary()
         self.writes = None if context.authorizer is None else context.authorizer.right(ApiKey.PRODUCE, AclResourceType.TOPIC)
+        self.security = context.security
         self.clock = context.clock
         self.counters = context.counters
         self.frame_bytes_max = context.config.frame_bytes_max
@@ -126,7 +127,7 @@ class ProduceFastPath:
 class ConnectionFastPath:
     """The typical requests of one connection."""
 
-    __slots__ = ("_fast_path", "_misses", "_shapes", "answers", "fetches", "pass_by")
+    __slots__ = ("_allowed", "_fast_path", "_misses", "_shapes", "answers", "fetches", "pass_by")
 
     def __init__(self, fast_path: ProduceFastPath) -> None:
         self._fast_path = fast_path
@@ -134,6 +135,7 @@ class ConnectionFastPath:
         self.fetches = ConnectionFetchFastPath(fast_path.fetches)
         self._shapes: list[tuple[ProduceShape, _FastPathTopic]] = []  # most recently used first
         self._misses = 0
+        self._allowed: tuple[ProduceShape | None, Origin | None, SecurityState | None] = None, None, None
         self.answers: list[bytes] = []  # to requests taken, until the connection sends them
 
     def take(self, buffer: bytearray, view: memoryview, start: int, end: int, requests_max: int, origin: Origin) -> int:
@@ -171,7 +173,7 @@ class ConnectionFastPath:
     ) -> tuple[int, int]:
         """Gather the batches of typical requests; returns where the first other one begins, and how many were gathered."""
         fast_path, answers, count, now_ms = self._fast_path, self.answers, 0, 0
-        writes = fast_path.writes
+        writes, security = fast_path.writes, fast_path.security
         shape, topic = self._shapes[0]
         while end - start > CONSTANT_START and count < requests_max:
             length, api, correlation_id = FRAME_HEAD.unpack_from(buffer, start)
@@ -183,8 +185,13 @@ class ConnectionFastPath:
                 if remembered is None:
                     break
                 shape, topic = remembered
-            if writes is not None and not writes.allows(origin, shape.topic):
-                break
+            if writes is not None:
+                # The same as for the request before: nothing has to be looked up.
+                allowed_shape, allowed_origin, allowed_state = self._allowed
+                if shape is not allowed_shape or security.state is not allowed_state or origin is not allowed_origin:
+                    if not writes.allows(origin, shape.topic):
+                        break
+                    self._allowed = shape, origin, security.state
             # The clock is read once for all requests in a buffer: they arrived in one read.
             now_ms = now_ms or fast_path.clock.now_ms()
             position = start + CONSTANT_START + len(shape.constant)
