@@ -27,7 +27,7 @@ from logbus.kafka import acls, users
 from logbus.kafka.client import Client
 from logbus.loads import attempts as attempts_of
 from logbus.loads import roles
-from logbus.loads.engine import libpq_uri
+from logbus.loads.engine import CONNECT_TIMEOUT_SECONDS, libpq_uri
 from logbus.windows import schema, sql_errors
 from logbus.windows.rows import ATTEMPT_RUNNING
 from logbus.windows.table_names import tables_of_attempt
@@ -110,7 +110,7 @@ class TaskLogins:
             with self.engine.begin() as connection:
                 roles.make_task_login(connection, role, password, tables)
             if not self._is_checked:  # a server may let in those alone whom its pg_hba.conf names
-                psycopg.connect(libpq_uri(url)).close()
+                psycopg.connect(libpq_uri(url, connect_timeout=str(CONNECT_TIMEOUT_SECONDS))).close()
                 self._is_checked = True
         except (SQLAlchemyError, psycopg.Error) as error:
             self.reasons["warehouse"] = f"the warehouse refuses a role for tasks: {_first_line(error)}"
