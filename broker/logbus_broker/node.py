@@ -15,6 +15,7 @@ import sys
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,7 +37,6 @@ from logbus_broker.network.throttling import Throttle
 from logbus_broker.security.exposure import allowed_by, reach_of, why_closed
 
 if TYPE_CHECKING:  # a standalone broker imports none of this
-    from logbus_broker.cluster.store import Store
     from logbus_broker.cluster.zookeeper import ZooKeeperStore
     from logbus_broker.cluster_engine import ClusterEnvironment
     from logbus_broker.network.certificates import TlsListener
@@ -60,7 +60,7 @@ class LogBroker:
     def __init__(self, config: BrokerConfig, filesystem: FileSystem | None = None) -> None:
         self._clock = clock = SystemClock()
         self._started = clock.monotonic()
-        self._store: Store | None = None
+        self._store: ZooKeeperStore | None = None
         self._error: errors.BrokerError | None = None  # why the process stops without a signal
         self._users = read_users_file(Path(config.users_file).expanduser()) if config.users_file else {}
         self._config = config
@@ -162,6 +162,7 @@ class LogBroker:
         config, chance = self._config, random.SystemRandom()
         security = peer_security(config, self._users)
         self._store = zookeeper_store(config, clock, self._wakeup.wake)
+        self._store.silence_seconds_max = config.replica_flush_ms_max / 1000
         return ClusterEnvironment(
             store=self._store,
             connect=lambda events: PeerConnections(
@@ -222,6 +223,8 @@ class LogBroker:
                 # this broker still counts as alive. If it ended earlier, the controller would elect other leaders before the last
                 # records are on disk.
                 sock.close()
+            if self._store is not None:
+                self._store.silence_seconds_max = inf
             clean = self._engine.close()
             self._end_session()
             self._wakeup.close()

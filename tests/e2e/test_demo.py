@@ -131,6 +131,12 @@ def test_airflow_and_the_loads_have_a_database_and_a_role_each(second: SecondDem
             assert connection.execute("select rolsuper from pg_roles where rolname = session_user").fetchone() == (False,)
 
 
+def test_sparks_tasks_had_logins_of_their_own_that_are_gone(second: SecondDemo, rows: Callable[[str], list[Any]]) -> None:
+    of_jobs = "from logbus.attempt where state = 'committed' and task_logins_note is not null"
+    assert rows(f"select distinct task_logins_note, task_logins {of_jobs}") == [("", None)]
+    assert rows("select rolname from pg_roles where rolname like 'logbus_task\\_%'") == []
+
+
 def test_no_secret_and_no_warehouse_url_is_in_the_log_of_a_load(second: SecondDemo) -> None:
     logs = list((second.stack.home / "airflow" / "logs").rglob("task_id=load/*.log"))
     assert logs

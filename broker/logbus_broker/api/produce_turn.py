@@ -80,6 +80,8 @@ class ProduceTurn:
             self._refuse(self.why_not)
         if self._touched:
             failed = self._write()
+            if self.why_not is not None:
+                failed = {**self._no_longer_led(self.why_not), **failed}
             self._touched = {}
             if failed:
                 self._mark_failed(failed)
@@ -176,6 +178,10 @@ class ProduceTurn:
                 partition.discard_staged()
         if rejected:
             self._mark_failed(rejected)
+
+    def _no_longer_led(self, why_not: Callable[[Partition], BrokerError | None]) -> dict[Partition, BrokerError]:
+        """A write that a disk held up may end when another broker leads: what was written is not acknowledged."""
+        return {partition: error for partition in self._touched if (error := why_not(partition)) is not None}
 
     def _mark_failed(self, failed: Mapping[Partition, BrokerError]) -> None:
         for request in self._requests:

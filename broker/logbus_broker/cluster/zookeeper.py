@@ -13,6 +13,10 @@ may send them much later. They are conditional on versions, so a late one does n
 TLS is ours, too (`Access`): kazoo would also trust every authority of the operating system, and would wait for the socket while
 bytes that have been decrypted are waiting for it.
 
+kazoo's thread pings, so a session would outlive a loop that a hanging disk holds up inside a write, and nobody could take over
+from a broker that answers nobody. So that thread waits for the loop once `drain` has not been called for `silence_seconds_max`:
+the session ends as that of a stopped process does.
+
 The chroot is prepended to each path here rather than by kazoo, whose client cannot create a missing chroot. A connection counts
 from the moment the chroot exists.
 """
@@ -56,6 +60,7 @@ logger = logging.getLogger("broker.zookeeper")
 _CONNECT_SECONDS_MAX = 0.5  # kazoo would wait a whole session for one host that does not answer
 _DRAIN_SECONDS = 0.003  # per turn
 _RESTART_SECONDS = 1.0  # between a failure of kazoo's thread and the next attempt
+_LOOP_POLL_SECONDS = 0.1
 _NO_VERSION = -1
 _ANSWER_SECONDS_MAX = 60.0  # of a command: a session and its back-off; longer is an absent ZooKeeper
 
@@ -96,7 +101,14 @@ class ZooKeeperStore:
     kazoo's thread whenever something waits for `drain`."""
 
     def __init__(
-        self, connect: str, session_timeout_ms: int, wake: Callable[[], None], *, clock: Clock, access: Access = OPEN
+        self,
+        connect: str,
+        session_timeout_ms: int,
+        wake: Callable[[], None],
+        *,
+        clock: Clock,
+        access: Access = OPEN,
+        silence_seconds_max: float = math.inf,
     ) -> None:
         hosts, slash, below = connect.partition("/")
         self._chroot = slash + below
@@ -110,7 +122,9 @@ class ZooKeeperStore:
         self._is_woken = False
         self._is_connected = False  # used by kazoo's thread only
         self._asked: dict[AsyncResult, _Asked] = {}  # ordered by deadline
-        self._handler = _Handler(partial(self._post, self._answered), access.encrypt)
+        self.silence_seconds_max = silence_seconds_max
+        self._drained_at = math.inf  # not before the loop runs
+        self._handler = _Handler(partial(self._post, self._answered), access.encrypt, self._wait_for_loop)
         self._client = KazooClient(
             hosts=hosts,
             timeout=self._timeout,
@@ -147,6 +161,7 @@ class ZooKeeperStore:
     def drain(self) -> None:
         """Handle what has arrived, then what is overdue; a thousand answers are too much for one turn."""
         self._is_woken = False
+        self._drained_at = self._clock.monotonic()
         if not self._arrived and not self._asked:
             return
         end = self._clock.monotonic() + _DRAIN_SECONDS
@@ -253,6 +268,15 @@ class ZooKeeperStore:
 
     # --- on kazoo's thread: append and wake, nothing else
 
+    def _wait_for_loop(self) -> None:
+        if self._clock.monotonic() - self._drained_at > self.silence_seconds_max:
+            logger.critical(
+                "the loop has been held up for %g s, most likely by a disk that does not answer: the session with ZooKeeper ends",
+                self.silence_seconds_max,
+            )
+            while self._clock.monotonic() - self._drained_at > self.silence_seconds_max:
+                time.sleep(_LOOP_POLL_SECONDS)
+
     def _post(self, handle: Callable[..., None], argument: Any) -> None:
         self._arrived.append((handle, argument))
         if not self._is_woken:
@@ -276,8 +300,11 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
     """How kazoo calls back: at once, on the socket's thread. It also keeps that thread alive, since an exception that kazoo does
     not expect would end it, and the connection would never be restored."""
 
-    def __init__(self, arrived: Callable[[AsyncResult], None], encrypt: Callable[[Any, str], Any] | None) -> None:
+    def __init__(
+        self, arrived: Callable[[AsyncResult], None], encrypt: Callable[[Any, str], Any] | None, before_wait: Callable[[], None]
+    ) -> None:
         super().__init__()
+        self._before_wait = before_wait
         self.arrived = arrived
         self._encrypt = encrypt
         self.is_closing = False
@@ -312,6 +339,7 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
             raise
 
     def select(self, readers: Sequence[Any], writers: Sequence[Any], errors: Sequence[Any], timeout: float | None = None) -> Any:
+        self._before_wait()
         decrypted = [reader for reader in readers if hasattr(reader, "pending") and reader.pending()]
         ready = super().select(readers, writers, errors, 0 if decrypted else timeout)
         return [*decrypted, *(reader for reader in ready[0] if reader not in decrypted)], *ready[1:]

@@ -125,11 +125,12 @@ class SegmentList:
             raise StorageError(f"cannot read {segment.directory}: {error}") from error
 
     def batch_end(self, offset: int) -> tuple[int, SegmentPosition]:
-        """The offset after the batch that contains `offset`, or after the next one in that segment if compaction has left a gap
-        there; and where that is."""
+        """The offset after the batch that contains `offset`, or after the next one if compaction has left a gap there; and where
+        that is. So whoever reads up to there from an offset before it gets at least one batch."""
         segment = self.holding(offset)
         try:
-            batch = segment.batch_at(offset)
+            while (batch := segment.batch_at(offset)) is None and segment.end_offset is not None:
+                segment = self.holding(segment.end_offset)
             if batch is None:
                 return offset + 1, (segment, segment.size)
             position, size = batch

@@ -27,7 +27,7 @@ from logbus.kafka import acls, users
 from logbus.kafka.client import Client
 from logbus.loads import attempts as attempts_of
 from logbus.loads import roles
-from logbus.loads.engine import libpq_uri
+from logbus.loads.engine import CONNECT_TIMEOUT_SECONDS, libpq_uri
 from logbus.windows import schema, sql_errors
 from logbus.windows.rows import ATTEMPT_RUNNING
 from logbus.windows.table_names import tables_of_attempt
@@ -110,7 +110,7 @@ class TaskLogins:
             with self.engine.begin() as connection:
                 roles.make_task_login(connection, role, password, tables)
             if not self._is_checked:  # a server may let in those alone whom its pg_hba.conf names
-                psycopg.connect(libpq_uri(url)).close()
+                psycopg.connect(libpq_uri(url, connect_timeout=str(CONNECT_TIMEOUT_SECONDS))).close()
                 self._is_checked = True
         except (SQLAlchemyError, psycopg.Error) as error:
             self.reasons["warehouse"] = f"the warehouse refuses a role for tasks: {_first_line(error)}"
@@ -126,7 +126,9 @@ class TaskLogins:
         try:
             users.RangeReaders(self.client).add(user, password, self.mechanism, joined(windows))
         except errors.LogbusError as error:
-            self.reasons["broker"] = str(error)
+            # Not what it says to do: who may alter the cluster may do everything.
+            is_refused = isinstance(error, errors.AccessDenied)
+            self.reasons["broker"] = f"the broker lets {self.owner} make no users of its own" if is_refused else str(error)
             if not isinstance(error, errors.BrokerUnavailable):  # then some of it may be there
                 del logins["user"]
             return None

@@ -129,9 +129,19 @@ def _check_rights(case: Case) -> Iterator[checks.Finding]:
 
 
 def _check_task_logins(case: Case) -> Iterator[checks.Finding]:
-    """Is a login left that was made for the tasks of a job which is over?"""
+    """Had the tasks of the last load logins of their own, and is one left of a job which is over?"""
     with case.ledger.engine.connect() as connection:
         left = task_logins.left_over(connection, case.pipeline.name)
+        note = connection.scalar(
+            select(ATTEMPT.c.task_logins_note)
+            .join(WINDOW, (WINDOW.c.id == ATTEMPT.c.window_id) & (WINDOW.c.loaded_attempt == ATTEMPT.c.number))
+            .where(WINDOW.c.pipeline == case.pipeline.name, WINDOW.c.loaded_attempt > 0)
+            .order_by(WINDOW.c.starts_at.desc())
+            .limit(1)
+        )
+    if note and not note.startswith(task_logins.NO_LOGIN):  # without logins there are no secrets that could leak
+        advice = "it works without; docs/security.md says what logins of their own take"
+        yield checks.note(case.subject, f"Spark's tasks have the driver's rights: {note}", advice)
     if left:
         named = several([login for logins in left for login in task_logins.names_of(logins)], NAMED_MAX)
         yield checks.warning(case.subject, f"logins of tasks whose driver was killed: {named}", "its next load deletes them")

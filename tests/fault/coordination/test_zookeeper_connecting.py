@@ -10,6 +10,7 @@ from contextlib import ExitStack
 import pytest
 from kazoo.client import KazooClient
 from kazoo.security import make_acl
+from logbus.waiting import wait_until
 from logbus_broker.clock import SystemClock
 from logbus_broker.cluster.store import Committed, Create, StoreEvents, Unknown
 from logbus_broker.cluster.zookeeper import ZooKeeperStore
@@ -58,6 +59,40 @@ def test_beginning_does_not_wait_for_hosts_that_cannot_be_found_or_reached(black
     store.drain()
     assert time.monotonic() - began < 10.0  # kazoo's own start waits for 15 s
     assert isinstance(found[0], Unknown)
+    store.close(lambda: None)
+
+
+class Sessions(StoreEvents):
+    """The ids of those that there were."""
+
+    def __init__(self) -> None:
+        self.ids: list[int] = []
+
+    def connected(self, session_id: int) -> None:
+        self.ids.append(session_id)
+
+
+def test_a_loop_that_is_held_up_loses_its_session_and_gets_another(server: RunningServer) -> None:
+    """kazoo's thread would keep it alive for ever, while nobody is answered and nobody takes over."""
+    store = ZooKeeperStore(f"127.0.0.1:{server.port}/held", 2_000, lambda: None, clock=SystemClock(), silence_seconds_max=0.5)
+    events, committed = Sessions(), list[object]()
+
+    def has(expected: list[object] | list[int], count: int) -> bool:
+        store.drain()
+        return len(expected) >= count
+
+    store.begin(events)
+    wait_until(lambda: has(events.ids, 1), what="a session")
+    store.commit([Create(path="/mine", is_ephemeral=True)], committed.append)
+    wait_until(lambda: has(committed, 1), what="the node of the session")
+    assert isinstance(committed[0], Committed)
+    truth = KazooClient(f"127.0.0.1:{server.port}")
+    truth.start()
+    wait_until(lambda: truth.exists("/held/mine") is None, what="the end of the session")
+    wait_until(lambda: has(events.ids, 2), what="the session after it")
+    assert len(set(events.ids)) == 2
+    truth.stop()
+    truth.close()
     store.close(lambda: None)
 
 

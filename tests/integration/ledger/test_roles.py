@@ -95,6 +95,10 @@ FORBIDDEN = [
     (roles.LOADER, "create database another", "permission denied to create database"),
     (roles.LOADER, "set role postgres", "permission denied to set role"),
     (roles.LOADER, "set session authorization postgres", "permission denied to set session authorization"),
+    (roles.LOADER, f"select {roles.MAKE_TASK_LOGIN}('mallory', 'SCRAM-SHA-256$1:a$a:a')", "no login of tasks"),
+    (roles.LOADER, f"select {roles.MAKE_TASK_LOGIN}('logbus_task_0123456789abcdef', 'guessed')", "no login of tasks"),
+    (roles.LOADER, f"select {roles.DROP_TASK_LOGIN}('{roles.READER}')", "no login of tasks"),
+    (roles.READER, f"select {roles.DROP_TASK_LOGIN}('{roles.READER}')", "permission denied for function drop_task_login"),
     (roles.READER, "delete from t", "permission denied for table t"),
     (roles.READER, "create table another (a int)", "permission denied for schema public"),
     (roles.UI, "update logbus.window set audited_at = now()", "permission denied for table window"),
@@ -132,3 +136,10 @@ def test_an_administrator_who_is_no_superuser_makes_them_and_goes_on_with_his_le
         for user in ("admin", roles.LOADER):
             made = execute(make_url(server.url("logbus", user)), f"create table {user} (a int)", "select current_user")
             assert made == [(roles.OWNER,)]
+        task, own_url = "logbus_task_0123456789abcdef", make_url(server.url("logbus", roles.LOADER))
+        execute(own_url, f"select {roles.MAKE_TASK_LOGIN}('{task}', 'SCRAM-SHA-256$4096:a$a:a')")
+        with pytest.raises(psycopg.Error, match="permission denied"):
+            execute(own_url.set(username=task), "select from logbus.attempt")
+        execute(own_url, f"select {roles.DROP_TASK_LOGIN}('{task}')")
+        with pytest.raises(psycopg.OperationalError, match="does not exist"):
+            execute(own_url.set(username=task), "select 1")

@@ -26,7 +26,7 @@ from sqlalchemy import Engine, text
 
 from tests.support import in_process
 from tests.support.ledgers import NOW, at
-from tests.support.logins import USER
+from tests.support.logins import OTHER_USER, USER
 from tests.support.postgres import new_database
 from tests.support.real_pipeline import RealPipeline
 from tests.support.secured_logbus import OPEN, SecuredLogbus
@@ -166,7 +166,7 @@ def left(pipeline: RealPipeline) -> tuple[int, int, list[str]]:
     findings = ledger_checks.check_all(pipeline.ledger, pipeline.log, pipeline.ledger.pipelines(), NOW)
     with pipeline.engine.connect() as connection:
         count = connection.scalar(text("select count(*) from pg_roles where rolname like 'logbus_task\\_%'"))
-    return len(owned), int(count or 0), [finding.message for finding in findings if "logins of tasks" in finding.message]
+    return len(owned), int(count or 0), [finding.message for finding in findings if "tasks" in finding.message]
 
 
 def test_a_jobs_secrets_are_worth_its_windows_while_it_runs_and_nothing_afterwards(
@@ -250,4 +250,14 @@ def test_where_there_are_no_such_logins_the_tasks_have_the_drivers_and_the_windo
     during_job(None)
     assert [outcome.state for outcome in pipeline.load(10)] == [LoadState.COMMITTED]
     assert notes_of(pipeline, 10) == [f"none of their own: {task_logins.NO_LOGIN}; {task_logins.NO_ROLES}"]
+    pipeline.client = broker.client_settings(OTHER_USER, "SCRAM-SHA-512")  # who may not even describe the topic
+    logins = task_logins.TaskLogins(engine, Client(pipeline.client_config))
+    attempts = pipeline.ledger.begin_attempts(pipeline.name, [at(10)], "another", 1, NOW)
+    with logins.for_job(attempts, pipeline.ledger.windows_at(pipeline.name, [at(10)])) as login:
+        assert login == task_logins.TaskLogin(client_config=pipeline.client_config, warehouse_url=engine.url)
+    (_, note) = notes_of(pipeline, 10)
+    assert note == f"none of their own: the broker lets {OTHER_USER} make no users of its own; {task_logins.NO_ROLES}"
+    with engine.begin() as connection:
+        connection.execute(text('update logbus."window" set loaded_attempt = 2 where loaded_attempt = 1'))
+    assert left(pipeline)[2] == [f"Spark's tasks have the driver's rights: {str(note).removeprefix('none of their own: ')}"]
     engine.dispose()

@@ -207,6 +207,18 @@ def test_a_leader_that_cannot_be_sure_writes_nothing(broker: Harness, partition:
     assert answered(broker, acks=1) == 0
 
 
+def test_what_a_disk_held_up_until_another_broker_leads_is_not_acknowledged(broker: Harness, partition: Partition) -> None:
+    """However soon before the write it was certain that none did. The record stays, for the followers to have or to cut."""
+    end_offset = partition.end_offset
+
+    def why_not(partition: Partition) -> BrokerError | None:
+        return NotLeaderOrFollower("not confirmed") if partition.end_offset > end_offset else None
+
+    broker.engine.context.produce_turn.why_not = why_not
+    assert answered(broker, acks=1) == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert partition.end_offset == end_offset + 1
+
+
 def unsure(broker: Harness, partition: Partition, *, is_so: bool) -> None:
     broker.engine.context.produce_turn.why_not = lambda partition: NotLeaderOrFollower("not confirmed") if is_so else None
 

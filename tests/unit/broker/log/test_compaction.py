@@ -66,6 +66,20 @@ def test_every_offset_is_served_across_the_gaps(tmp_path: Path) -> None:
     assert located_bytes(log, 60, 1, upto_offset=60) == b""
 
 
+def test_a_reader_of_a_range_never_stands_still_in_a_gap_before_its_end(tmp_path: Path) -> None:
+    log = filled(tmp_path)
+    compact(log)
+    offsets = [offset for offset, _, _ in content(log)]
+    assert len(offsets) < 50
+    for end in range(1, 60):
+        upto_offset, position = log.segments.batch_end(end - 1)
+        assert end <= upto_offset <= min(offset for offset in offsets if offset >= end - 1) + 1
+        for requested in range(end):
+            piece = log.locate(requested, 1 << 20, upto_offset=upto_offset, upto_position=position)
+            assert piece.length > 0, (requested, end)
+            piece.release()
+
+
 def test_small_segments_are_put_together(tmp_path: Path) -> None:
     log = filled(tmp_path, count=200)
     clean = compact(log)
