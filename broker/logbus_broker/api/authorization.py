@@ -166,8 +166,12 @@ class Caller:
         if self.allows(TOPIC, topic):
             return None
         assert self._authorizer is not None, "without one, everything is allowed"
-        end = self._authorizer.index.range_end(self.origin.principal, self.origin.host, topic, partition, offset)
+        index, principal, host = self._authorizer.index, self.origin.principal, self.origin.host
+        end = index.range_end(principal, host, topic, partition, offset)
         if end is None:
+            # A client that has read its range asks for more by itself: that is not logged.
+            if index.is_range_end(principal, host, topic, partition, offset):
+                raise ERRORS[TOPIC](f"{principal} may read {topic}-{partition} only before offset {offset}")
             self.check(TOPIC, topic)
         return end
 

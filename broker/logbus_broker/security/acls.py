@@ -164,6 +164,11 @@ class AclIndex:
         )
         return max(ends, default=None)
 
+    def is_range_end(self, principal: str, host: str, topic: str, partition: int, offset: int) -> bool:
+        """Whether a range that the principal may read ends before this offset."""
+        ranges = self.ranges(principal, host, topic)
+        return any((allowed.partition, allowed.end) == (partition, offset) for allowed, _ in ranges)
+
     def is_about(self, topic: str) -> bool:
         """Whether any ACL names the topic, or a range of it."""
         return any(self.naming(AclResourceType.TOPIC, topic)) or any(topic == of_topic for _, of_topic in self._ranges)

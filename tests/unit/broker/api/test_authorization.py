@@ -274,7 +274,7 @@ def test_an_anonymous_client_has_no_users_of_its_own(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("version", [12, 13])
 def test_a_range_is_read_from_its_start_to_the_batch_of_its_end_and_only_while_it_and_its_user_are_there(
-    broker: Harness, version: int
+    broker: Harness, version: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     for _ in range(4):
         broker.produce(batch(b"a", b"b", b"c"))  # offsets 0 to 2, 3 to 5, ...
@@ -302,7 +302,12 @@ def test_a_range_is_read_from_its_start_to_the_batch_of_its_end_and_only_while_i
     broker.origin = NOWHERE
     assert set_password(broker, "ann/load") == 0
     broker.origin = OWN
+    caplog.clear()
     read = {offset: fetched(offset) for offset in range(13)}
+    assert len(caplog.messages) == 8, "a refusal at the range's end is not logged"
+    assert set(caplog.messages) == {
+        "User:ann/load from  may not READ TOPIC clicks: its ACLs allow only clicks:0:4-8, clicks:1:0-100"
+    }
     inside = {4: [*range(3, 9)], 5: [*range(3, 9)], 6: [6, 7, 8], 7: [6, 7, 8]}
     assert read == {offset: (0, inside[offset]) if offset in inside else (DENIED, []) for offset in range(13)}
     assert fetched(7, min_bytes=1 << 20, wait_ms=30_000) == (0, [6, 7, 8]), "nothing follows that is worth waiting for"
