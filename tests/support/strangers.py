@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import gc
 import json
 import random
 import ssl
@@ -23,6 +24,7 @@ from logbus_broker.api.logins import add_users
 from logbus_broker.config.properties import build_config
 from logbus_broker.errors import SaslAuthenticationFailed
 from logbus_broker.network.gate import open_gates
+from logbus_broker.network.tls import TlsConnection
 from logbus_broker.protocol.api import ApiKey
 from logbus_broker.protocol.codec import request_class, response_class
 from logbus_broker.protocol.framing import FRAME_LENGTH, Request, read_response, request_frame
@@ -243,6 +245,9 @@ class Gatehouse:
         self._leave(self._bystander)
         assert self.loop.network.held_bytes == 0, "closed connections give back everything"
         assert not len(self.harness.engine.context.deadlines)
+        gc.collect()
+        connections = [one for one in gc.get_objects() if type(one) is TlsConnection and one._network is self.loop.network]
+        assert not connections, f"{len(connections)} connections are kept after their end"
         self.loop.stop()
         self.harness.close()
 

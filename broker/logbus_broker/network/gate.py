@@ -26,7 +26,7 @@ from typing import Any
 from logbus_broker import errors
 from logbus_broker.api import error_codes, handler
 from logbus_broker.api.produce_fast_path import ConnectionFastPath
-from logbus_broker.api.purgatory import Deadline
+from logbus_broker.api.purgatory import Deadline, Deadlines
 from logbus_broker.config.settings import BrokerConfig
 from logbus_broker.log.background_tasks import Until
 from logbus_broker.log.thread_pool import Job, Outcome
@@ -197,6 +197,15 @@ class _Later(Deadline):
     def expire(self) -> None:
         self.expired()
 
+    def take_back(self, deadlines: Deadlines) -> Callable[[], None]:
+        """It will not come. Returns what would have been called: nobody is to be kept alive by a deadline that is over."""
+        deadlines.cancel(self)
+        expired, self.expired = self.expired, _nothing
+        return expired
+
+
+def _nothing() -> None: ...
+
 
 class ConnectionLogin:
     """Of one connection: its first login, and those that follow."""
@@ -220,11 +229,11 @@ class ConnectionLogin:
     def close(self) -> None:
         """The connection is closed: nothing waits for its deadlines any longer."""
         self._is_closed = True
-        for later in (self._held_back, self._session):
-            if later is not None:
-                self._gate.context.deadlines.cancel(later)
+        deadlines = self._gate.context.deadlines
+        if self._session is not None:
+            self._session.take_back(deadlines)
         if self._held_back is not None:
-            self._held_back.expired()  # the task that waits for it ends
+            self._held_back.take_back(deadlines)()  # the task that waits for it ends
 
     def read(self, frame: memoryview, origin: framing.Origin) -> framing.Request:
         """A frame as a request. Raises ProtocolError."""
@@ -304,7 +313,7 @@ class ConnectionLogin:
             limits.append(max(admitted.until_ms - context.clock.now_ms(), 1))  # a token that clocks disagree on: 0 is "no end"
         session_ms = min(limits, default=0)
         if self._session is not None:
-            context.deadlines.cancel(self._session)
+            self._session.take_back(context.deadlines)
         if session_ms:
             self._session = _Later(context.clock.monotonic() + session_ms / 1000, self._end_session)
             context.deadlines.add(self._session)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 from logbus_broker.api.logins import add_users
 from logbus_broker.network import gate
+from logbus_broker.network.poller import RESET
 from logbus_broker.protocol import codec, framing
 from logbus_broker.protocol.api import ApiKey
 from logbus_broker.security import login, scram
@@ -158,6 +160,28 @@ def test_a_request_after_the_end_of_its_session_closes_the_connection(scripted: 
     renewing.sock.ended = True
     broker.loop.send(b"", renewing.sock)
     assert not len(broker.harness.engine.context.deadlines), "closed connections leave none"
+
+
+def test_no_deadline_keeps_a_connection_that_is_gone(scripted: Callable[..., Scripted]) -> None:
+    broker = scripted(session_ms_max=60 * SECOND)
+    admitted, refused = broker.connect(), broker.connect()
+    logins.log_in(admitted)
+    logins.log_in(admitted)
+    logins.handshake(refused)
+    body = codec.request_class(ApiKey.SASL_AUTHENTICATE)(auth_bytes=b"nonsense").encode(version=1)
+    broker.loop.send(framing.request_frame(ApiKey.SASL_AUTHENTICATE, 1, 1, b"test", body), refused.sock)
+    assert [connection.is_held_back for connection in sessions(broker)] == [False, True]
+    admitted.sock.ended = True
+    broker.loop.send(b"", admitted.sock)
+    broker.loop.turn(broker.loop.ready(refused.sock, RESET))
+    broker.loop.turn()
+    gc.collect()
+    assert sessions(broker) == []
+
+
+def sessions(broker: Scripted) -> list[gate.ConnectionLogin]:
+    """Those that anything still refers to."""
+    return [one for one in gc.get_objects() if type(one) is gate.ConnectionLogin and one._gate is broker.gate]
 
 
 def test_refusals_are_held_back_longer_each_time_for_that_user_and_address(
