@@ -38,3 +38,25 @@ def test_brokers_listen_for_this_machine_unless_others_are_let_in(tmp_path: Path
     assert listeners("ten", 1) == ["listeners=SASL_SSL://0.0.0.0:9092", "advertised.listeners=SASL_SSL://ten:9092"]
     assert listeners("fd00::7", 1) == ["listeners=SASL_SSL://[::]:9092", "advertised.listeners=SASL_SSL://[fd00::7]:9092"]
     assert listeners(None, 2).count("inter.broker.listener.name=SASL_SSL") == 2
+
+
+def test_each_program_gets_a_folder_with_what_it_needs_and_what_is_renewed(tmp_path: Path) -> None:
+    home, shared, authority = SecureHome(tmp_path, names=["broker"]), tmp_path / "shared", tmp_path / "security" / "ca.pem"
+    home.prepare("broker:9092")
+    home.share(shared)
+    of_broker = [shared / "broker" / name for name in ("broker.properties", "ca.pem", "server.pem", "users")]
+    files = {*of_broker, *(shared / user / "client.properties" for user in USERS)}
+    assert {path for path in shared.rglob("*") if path.is_file()} == files
+    assert not [path for path in files if path.stat().st_mode & 0o077]
+    settings = client_config.read_client_config(shared / AIRFLOW / "client.properties")
+    assert (settings["sasl.username"], settings["ssl.ca.pem"]) == (AIRFLOW, authority.read_text())
+    named = [line.partition("=")[2] for line in of_broker[0].read_text().splitlines() if str(tmp_path) in line]
+    assert sorted(named) == sorted(map(str, of_broker[1:]))
+
+    before = {path: path.stat().st_ino for path in files}
+    client_config.write(home.client_file(AIRFLOW), {**home.client_config(AIRFLOW), "sasl.password": "another"})
+    (authority.parent / "server.pem").write_text("renewed")
+    home.share(shared)
+    changed = {path for path in files if path.stat().st_ino != before[path]}
+    assert changed == {shared / AIRFLOW / "client.properties", shared / "broker" / "server.pem"}
+    assert client_config.read_client_config(shared / AIRFLOW / "client.properties")["sasl.password"] == "another"
