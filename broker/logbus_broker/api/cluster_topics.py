@@ -36,6 +36,7 @@ from logbus_broker.errors import (
     BrokerError,
     InvalidPartitions,
     InvalidReplicaAssignment,
+    InvalidReplicationFactor,
     NoReassignmentInProgress,
     RequestTimedOut,
     UnknownTopicOrPartition,
@@ -104,6 +105,10 @@ class ClusterTopics:
             count = self._config.offsets_partitions if is_of_offsets else topic_registry.AUDIT_PARTITIONS
             factor = self._config.offsets_replication_factor
             overrides = self._partitions.internal_settings[request.name]
+            if (live := len(self._member.image.brokers)) < factor:
+                raise InvalidReplicationFactor(
+                    f"offsets.topic.replication.factor={factor} needs as many live brokers, not {live}"
+                )
         count = self._config.num_partitions if count == topic_admin.DEFAULT else count
         # Checked against our image, which may be slightly out of date. The transaction decides: it contains the topic's name and
         # id, and fails if either is taken by then.

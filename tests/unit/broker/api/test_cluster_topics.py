@@ -201,8 +201,14 @@ def test_a_broker_that_has_lost_zookeeper_for_a_session_knows_no_controller(clus
     assert controllers() == (-1, before[1])
 
 
-def test_the_topic_of_the_offsets_waits_for_as_many_brokers_as_it_is_to_have_replicas(tmp_path: Path) -> None:
+def test_the_topic_of_the_offsets_waits_for_as_many_brokers_as_it_is_to_have_replicas(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     cluster = ClusterOfBrokers(tmp_path, 2, offsets_partitions=5)
+    (row,) = cluster.brokers[1].ask(ApiKey.FIND_COORDINATOR, 4, key_type=0, coordinator_keys=["hourly"]).coordinators
+    cluster.brokers[1].settle()
+    assert row.error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert "offsets.topic.replication.factor=3 needs as many live brokers, not 2" in caplog.text
     assert metadata(cluster.brokers[1], OFFSETS_TOPIC, creates=True).error_code == ErrorCode.INVALID_REPLICATION_FACTOR
     cluster.start(3)
     assert [len(part.replica_nodes) for part in metadata(cluster.brokers[1], OFFSETS_TOPIC, creates=True).partitions] == [3] * 5
