@@ -131,9 +131,11 @@ def test_a_pipeline_that_has_just_been_registered_has_counters_at_zero_and_no_in
 
 
 def test_a_table_of_others_has_hours_by_verdict() -> None:
-    facts = TableFacts(table="x", topic="t", audited_at=NOW, foreign=1, hours={"exact": 2, "wrong": 3}, missing=4, doubled=5)
+    hours = {"exact": 2, "wrong": 3}
+    facts = TableFacts(table="x", topic="t", audited_at=NOW, foreign=1, foreign_in_hours=6, hours=hours, missing=4, doubled=5)
     samples = kept(metrics.ledger_samples(LedgerReading(pipelines={}, tables=[facts])))
     assert (samples[metrics.TABLE_HOURS, "x", "t", "wrong"], samples[metrics.TABLE_MISSING, "x", "t"]) == (3, 4)
+    assert samples[metrics.TABLE_FOREIGN_HOURS, "x", "t"] == 6
 
 
 def test_a_target_that_could_not_be_read_says_why() -> None:
