@@ -33,6 +33,11 @@ def topic(log: Log) -> str:
     return name
 
 
+def impatient(log: Log) -> Log:
+    """What has no leader may be about to get one, which is waited for: here for a second."""
+    return RealLog(log.bootstrap, timeout_seconds=1.0) if isinstance(log, RealLog) else log
+
+
 def place(record: OffsetAndTimestamp) -> tuple[int, int]:
     return record.offset, record.timestamp_ms
 
@@ -69,6 +74,7 @@ def test_a_topic_that_does_not_exist_is_missing(log: Log) -> None:
 
 def test_of_the_offsets_of_a_topic_that_does_not_exist_a_client_says_that_nobody_answers(log: Log) -> None:
     """So a caller asks for the topic before its offsets."""
+    log = impatient(log)
     with pytest.raises(BrokerUnavailable):
         log.start_offsets("nowhere", [0])
 
@@ -113,6 +119,7 @@ def test_no_partitions_no_answer(log: Log, topic: str) -> None:
 
 
 def test_a_partition_that_does_not_exist_is_an_error_and_no_answer(log: Log, topic: str) -> None:
+    log = impatient(log)
     questions = (
         lambda partitions: log.start_offsets(topic, partitions),
         lambda partitions: log.end_offsets(topic, partitions, "read_committed"),

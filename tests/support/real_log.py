@@ -12,8 +12,8 @@ from tests.support.topics import add_partitions, admin, create_topic, delete_bef
 
 
 class RealLog(Topics):
-    def __init__(self, bootstrap: str) -> None:
-        super().__init__(Client({"bootstrap.servers": bootstrap}))
+    def __init__(self, bootstrap: str, **limits: float) -> None:
+        super().__init__(Client({"bootstrap.servers": bootstrap}, **limits))
         self.bootstrap = bootstrap
 
     def create(self, name: str, partitions: int = 1) -> None:

@@ -17,8 +17,8 @@ LOGIN = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN", "sasl
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"security.protocol": "SSL"}, ("no TLS connection to the broker at", "ssl.ca.location")),
-        (LOGIN, ("authentication with", "sasl.username")),
+        ({"security.protocol": "SSL"}, ("speaks PLAINTEXT, and security.protocol is SSL", "set it to PLAINTEXT")),
+        (LOGIN, ("speaks PLAINTEXT, and security.protocol is SASL_PLAINTEXT", "set it to PLAINTEXT")),
     ],
 )
 def test_a_port_that_speaks_neither_tls_nor_sasl_is_told_from_a_broker_that_is_away(
