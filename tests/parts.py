@@ -9,8 +9,15 @@ from __future__ import annotations
 
 from pathlib import Path
 
-WITH_FEW_EXAMPLES = ("tests/property/", "tests/sim/", "tests/proof/")
-WHOLE = ("tests/unit/", *WITH_FEW_EXAMPLES)
+WHOLE = ("tests/unit/", "tests/property/", "tests/sim/", "tests/proof/")
+
+# What runs with few examples there, and with all of them in the rest.
+WITH_FEW_EXAMPLES = (
+    "tests/property/",
+    "tests/sim/test_cluster.py::test_what_a_cluster_has_promised",
+    "tests/sim/test_single.py::test_clients_see_nothing_wrong",
+    "tests/proof/test_proof.py::test_nothing_false_is_called_exact",
+)
 
 # The sides of a contract that a server has to be started for, or that another side stands for.
 SLOW_SIDES = ("kafka", "apache_kafka", "real", "partitioned")

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -46,11 +46,9 @@ def typed(command: str, **environment: str) -> None:
     assert (program, done.exit_code) == ("logbus", 0), done.output
 
 
-@pytest.mark.parametrize("log_format", FORMATS, ids=lambda one: one.name)
-def test_what_is_proposed_for_a_log_loads_it(
-    log_format: LogFormat, broker: AnyBroker, warehouse_url: str, load_in_process: LoadInProcess, tmp_path: Path
-) -> None:
-    log, options = log_format.write(tmp_path), list(log_format.options)
+def proposed(log_format: LogFormat, place: Path) -> dict[str, Any]:
+    """What is found out about the log, with the options that are proposed where it is in doubt."""
+    log, options = log_format.write(place), list(log_format.options)
     if options:
         named = OPTIONS.search(tried(log)["trouble"])
         assert named is not None
@@ -58,8 +56,27 @@ def test_what_is_proposed_for_a_log_loads_it(
     found = tried(log, *options)
     assert (found["trouble"], found["time_format"], found["parse"]) == (None, [log_format.time_format], log_format.parse)
     assert (found["zoneless"] == 0, found["errors"]) == (log_format.has_zone, {})
+    return found
 
-    ship, register, _ = found["commands"]
+
+@pytest.mark.parametrize("log_format", FORMATS, ids=lambda one: one.name)
+def test_the_times_of_a_log_are_read_and_a_parser_is_proposed(log_format: LogFormat, tmp_path: Path) -> None:
+    proposed(log_format, tmp_path)
+
+
+def loaded_formats() -> Iterator[Any]:
+    """The first log for each parser; the others take the same way from here on."""
+    parsers = set[str]()
+    for log_format in FORMATS:
+        yield pytest.param(log_format, marks=pytest.mark.long if log_format.parse in parsers else [], id=log_format.name)
+        parsers.add(log_format.parse)
+
+
+@pytest.mark.parametrize("log_format", loaded_formats())
+def test_what_is_proposed_for_a_log_loads_it(
+    log_format: LogFormat, broker: AnyBroker, warehouse_url: str, load_in_process: LoadInProcess, tmp_path: Path
+) -> None:
+    ship, register, _ = proposed(log_format, tmp_path)["commands"]
     typed(ship, LOGBUS_BOOTSTRAP_SERVER=broker.bootstrap, XDG_STATE_HOME=str(tmp_path / "state"))
     name = shlex.split(register)[3]
     records = [message for messages in read_topic(broker.bootstrap, name).values() for message in messages]
