@@ -26,6 +26,7 @@ TESTS = Path(__file__).parent
 GROUPS = {
     "e2e": "airflow",
     "e2e/browser": "pages",
+    "e2e/test_plain_airflow.py": "plain",  # environments of its own, one after the other
     "e2e/test_ui_access.py": "access",
     "e2e/test_compose.py": "compose",
     "contract/readers": "spark",
