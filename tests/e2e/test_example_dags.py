@@ -186,12 +186,19 @@ def test_an_hour_that_is_not_proven_in_time_is_called_late(
     api.pause(LATE)
 
 
+def rows_read(event: dict[str, Any]) -> list[int]:
+    """0 for an hour that becomes due while the tests run."""
+    facets = [dataset.get("inputFacets", {}) for dataset in event["inputs"]]
+    return [facet["inputStatistics"]["rowCount"] for facet in facets if "inputStatistics" in facet]
+
+
 def test_lineage_has_the_rows_of_a_load_their_columns_and_the_verdict_of_the_audit(
     backfilled: list[ApiDagRun], stack: LocalStack
 ) -> None:
     def completed() -> dict[str, Any]:
         events = [json.loads(line) for line in (stack.home / LINEAGE).read_text().splitlines()]
-        return {event["job"]["name"]: event for event in events if event["eventType"] == "COMPLETE"}
+        ended = [event for event in events if event["eventType"] == "COMPLETE"]
+        return {event["job"]["name"]: event for event in ended if 0 not in rows_read(event)}
 
     wait_until(
         lambda: {f"{PAGE_VIEWS}.load", f"{PAGE_VIEWS}.audit"} <= set(completed()),
