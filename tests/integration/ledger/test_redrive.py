@@ -125,6 +125,7 @@ def test_a_new_column_of_the_parser_is_added_and_filled(loaded: World) -> None:
     class Wider:
         columns: Mapping[str, str] = {"line": "text", "size": "integer", "seen": "jsonb", "at": "timestamptz"}
         quick = None
+        decoders = None
 
         def parse(self, value: bytes | None) -> Sequence[Any]:
             return (None, len(value or b""), '{"ok": true}', at(3))
