@@ -80,12 +80,11 @@ class Reassignments:
     def alter(self, targets: Mapping[PartitionId, Sequence[int] | None]) -> None:
         """Begin to move, or change where to; None cancels. `UserError` names the partitions that the cluster refuses; the others
         move."""
-        from kafka import TopicPartition
-
+        kafka = cluster.kafka_python()
         refused: dict[str, list[str]] = {}
         with cluster.admin_client(self.client) as broker:
             for keys in _portions(list(targets)):
-                request = {TopicPartition(*key): targets[key] for key in keys}
+                request = {kafka.TopicPartition(*key): targets[key] for key in keys}
                 for partition, error in broker.alter_partition_reassignments(request).items():
                     if error is not None and not _is_over(error):
                         refused.setdefault(_sentence(error), []).append(f"{partition.topic}-{partition.partition}")
@@ -94,8 +93,7 @@ class Reassignments:
 
     def elect_preferred(self, partitions: Sequence[PartitionId]) -> dict[PartitionId, str]:
         """Make the first of the replicas the leader. Returns the partitions that keep another leader, with the reason."""
-        from kafka.errors import for_code
-
+        kafka = cluster.kafka_python()
         remaining: dict[PartitionId, str] = {}
         with cluster.admin_client(self.client) as broker:
             for keys in _portions(partitions):
@@ -105,7 +103,7 @@ class Reassignments:
                 answer = broker.elect_leaders(PREFERRED, by_topic, raise_errors=False)
                 for row in answer.replica_election_results:
                     for result in row.partition_result:
-                        error = for_code(result.error_code)
+                        error = kafka.errors.for_code(result.error_code)
                         if result.error_code and error.__name__ != "ElectionNotNeededError":
                             remaining[row.topic, result.partition_id] = result.error_message or _sentence(error)
         return remaining
