@@ -95,7 +95,8 @@ def status_of(connection: sa.Connection, name: str) -> AggregateStatus:
     windows, untimed, missing = connection.execute(sa.select(sa.func.count(), *sums).where(window.c.aggregate == name)).one()
     is_wrong = sa.func.jsonb_array_length(hour.c.audit_problems) > 0
     is_due = sa.and_(hour.c.audited_at.is_(None), hour.c.kept_because.is_(None))
-    counts = (sa.func.count(), *(sa.func.count().filter(which) for which in (is_due, is_wrong, hour.c.kept_because.is_not(None))))
+    kinds = (sa.true(), is_due, is_wrong, hour.c.kept_because.is_not(None))
+    counts: list[sa.ColumnElement[Any]] = [sa.func.count().filter(kind) for kind in kinds]
     hours, unaudited, wrong, kept = connection.execute(sa.select(*counts).where(hour.c.aggregate == name)).one()
     of_newest = sa.select(newest.c.state, newest.c.ended_at, newest.c.error).where(newest.c.id == row["newest"])
     state, ended_at, error = connection.execute(of_newest).one_or_none() or (None, None, None)

@@ -2,8 +2,8 @@
 
 Both are read in one snapshot. Windows whose load is newer than the aggregate touch hours in which the two rightly differ: these
 hours are left out, as behind; and so are those of which rows are gone with old partitions, as kept. Otherwise not a single row
-may differ. By default the windows are read that touch the hours by the ledger's word, whose counts were compared with those of the loads when it was written; a full proof takes no such word, and reads
-the pipeline's whole table.
+may differ. By default the windows are read that touch the hours by the ledger's word, whose counts were compared with those of
+the loads when it was written; a full proof takes no such word, and reads the pipeline's whole table.
 """
 
 from __future__ import annotations
