@@ -1,5 +1,5 @@
-"""What TLS costs the broker: producing, consuming, handshakes and memory, beside an Apache Kafka with a certificate of the same
-kind and the same clients.
+"""What TLS and a login cost the broker: producing and consuming by SASL_SSL, handshakes and memory, beside an Apache Kafka with a
+certificate of the same kind and the same clients.
 
 Handshakes are whole ones by TLS 1.3, one after the other on each of two client threads. Neither side resumes a session here. The
 client costs as much as a server, so the broker's CPU time says more than the rate.
@@ -47,6 +47,7 @@ LOGIN = (  # SaslHandshake 1 for PLAIN, then SaslAuthenticate 0
     struct.pack(">hhih", 36, 0, 1, -1) + struct.pack(">i", len(b"\0ann\0wrong")) + b"\0ann\0wrong",
 )
 PASSWORD = "right-password"
+LOGIN_MODULE = "org.apache.kafka.common.security.plain.PlainLoginModule"
 KIB = 1024
 
 
@@ -62,8 +63,8 @@ class TlsKafka(ApacheKafka):
         lines["listener.security.protocol.map"] += ",SSL:SSL,SASL_SSL:SASL_SSL"
         for setting in ("listeners", "advertised.listeners"):
             lines[setting] += f",SSL://{self._tls},SASL_SSL://{self._logins}"
-        module = f'org.apache.kafka.common.security.plain.PlainLoginModule required user_ann="{PASSWORD}";'
-        lines |= {"listener.name.sasl_ssl.plain.sasl.jaas.config": module, "sasl.enabled.mechanisms": "PLAIN"}
+        users = f'{LOGIN_MODULE} required user_ann="{PASSWORD}";'
+        lines |= {"listener.name.sasl_ssl.plain.sasl.jaas.config": users, "sasl.enabled.mechanisms": "PLAIN"}
         return lines | keystore_settings(self._keystore)
 
 
@@ -73,23 +74,26 @@ def keystore_settings(keystore: Path) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TlsSide(LogSide):
-    """A broker whose load comes over TLS; topics are made and deleted without."""
+    """A broker whose load comes over TLS and with a password; topics are made and deleted without."""
 
-    tls: str
-    logins: str  # the listener that wants a password
+    tls: str  # the listener that wants no password
+    logins: str
     certificate: Path  # of the authority
+    config: Path  # how clients connect
 
     @classmethod
     def over_tls(cls, server: LogbusBroker | ApacheKafka, tls: str, logins: str, certificate: Path, into: Path) -> TlsSide:
-        plain = LogSide.of(server, into=into)
+        plain, config = LogSide.of(server, into=into), into / "client.properties"
         words = tuple(f"{name}={value}" for name, value in client_settings(certificate).items())
-        generator = replace(plain.generator, address=tls, settings=words)
-        return cls(server=server, tools=plain.tools, generator=generator, tls=tls, logins=logins, certificate=certificate)
+        config.write_text("\n".join(words))
+        generator = replace(plain.generator, address=logins, settings=words)
+        return cls(
+            server=server, tools=plain.tools, generator=generator, tls=tls, logins=logins, certificate=certificate, config=config
+        )
 
     def _send_once(self, load: Load, topic: str, records: int) -> float:
-        words = (f"{name}={value}" for name, value in client_settings(self.certificate).items())
         summary = self.tools.producer_performance(
-            self.tls, topic, records=records, record_bytes=RECORD_BYTES, properties=(*load.properties, *words)
+            self.logins, topic, records=records, record_bytes=RECORD_BYTES, properties=load.properties, config=self.config
         )
         return producer_rate(summary)
 
@@ -150,7 +154,13 @@ class TlsSide(LogSide):
 
 
 def client_settings(certificate: Path) -> dict[str, str]:
-    return {"security.protocol": "SSL", "ssl.truststore.type": "PEM", "ssl.truststore.location": str(certificate)}
+    return {
+        "security.protocol": "SASL_SSL",
+        "sasl.mechanism": "PLAIN",
+        "sasl.jaas.config": f'{LOGIN_MODULE} required username="ann" password="{PASSWORD}";',
+        "ssl.truststore.type": "PEM",
+        "ssl.truststore.location": str(certificate),
+    }
 
 
 def _logbus(directory: Path, stack: ExitStack) -> Mapping[str, Side]:

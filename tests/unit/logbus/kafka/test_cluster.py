@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -27,6 +29,46 @@ MOVING = {("clicks", 2): {"adding_replicas": [4], "removing_replicas": [1]}}
 
 PARTITIONS = list(cluster.partition_replicas(TOPICS, {("clicks", 0): (3,)}, MOVING))
 CLUSTER = cluster.ClusterFacts(cluster_id="c", controller=1, brokers=[], partitions=PARTITIONS)
+
+
+# In a process that has not imported kafka-python yet, whose modules import each other, and in which each takes a moment.
+ASKED_AT_ONCE = """
+import sys, time
+from threading import Barrier, Thread
+from logbus.kafka import cluster
+
+class Reached(Exception): ...
+
+class Client:
+    ask_cluster = None
+    def ask(self, question): raise Reached
+
+class Slow:
+    def find_spec(self, name, path, target=None):
+        time.sleep(0.01 if name.startswith("kafka.") else 0)
+
+def begin(client): raise Reached
+
+def check(ask):
+    start.wait()
+    try:
+        ask()
+    except Reached:
+        reached.append(ask)
+
+sys.meta_path.insert(0, Slow())
+start, reached = Barrier(2), []
+asks = [lambda: cluster.cluster_facts(Client(), begin), lambda: cluster.admin_client(Client()).__enter__()]
+threads = [Thread(target=check, args=(ask,)) for ask in asks]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+sys.exit(len(asks) - len(reached))
+"""
+
+
+def test_two_checks_may_be_the_first_to_ask_at_the_same_time() -> None:
+    done = subprocess.run([sys.executable, "-c", ASKED_AT_ONCE], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 def ids(partitions: Sequence[cluster.PartitionReplicas]) -> list[tuple[str, int]]:
