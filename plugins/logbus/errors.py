@@ -122,6 +122,10 @@ class PipelineConflict(UserError):
     """A pipeline of that name is registered with another topic, table or start."""
 
 
+class AggregateUnknown(UserError):
+    """No aggregate of that name is defined."""
+
+
 class TooManyWindows(UserError):
     """More windows than a load begins without confirmation."""
 

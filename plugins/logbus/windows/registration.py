@@ -371,6 +371,7 @@ def remove(engine: Engine, name: str, now: datetime, *, is_executed: bool) -> Re
     with engine.begin() as connection:
         rows.pipeline_row(connection, name, lock=True)  # a concurrent freeze waits, then finds it gone
         refuse_loaded(connection, name)
+        refuse_aggregated(connection, name)
         refuse_at_work(connection, name, now)
         windows = select(WINDOW.c.id).where(WINDOW.c.pipeline == name)
         removal = Removal(
@@ -397,6 +398,14 @@ def refuse_loaded(connection: Connection, name: str) -> None:
             f"pipeline {name} has loaded {formatting.many(count, 'window')}, "
             f"from {model.instant_text(first)} to {model.instant_text(last)}: what proves their rows stays in the "
             "ledger. Take its DAG away, and nothing loads it any more"
+        )
+
+
+def refuse_aggregated(connection: Connection, name: str) -> None:
+    query = select(schema.aggregate.c.name).where(schema.aggregate.c.pipeline == name).order_by(schema.aggregate.c.name)
+    if names := connection.scalars(query).all():
+        raise errors.PipelineConflict(
+            f"aggregates are computed from pipeline {name}: {', '.join(names)}. `logbus aggregate drop NAME` first"
         )
 
 

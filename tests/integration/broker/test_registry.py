@@ -70,7 +70,9 @@ def test_every_method_of_confluents_client(client: SchemaRegistryClient) -> None
     assert client.get_versions("users") == [1, 2]
     assert client.set_compatibility("users", "FULL") == {"compatibility": "FULL"}
     assert client.get_compatibility("users") == "FULL"
-    assert client.set_config("users", ServerConfig(compatibility=ConfigCompatibilityLevel.BACKWARD)) == {"compatibility": "BACKWARD"}
+    assert client.set_config("users", ServerConfig(compatibility=ConfigCompatibilityLevel.BACKWARD)) == {
+        "compatibility": "BACKWARD"
+    }
     assert client.get_config("users").compatibility_level == "BACKWARD"
     assert client.test_compatibility("users", avro)
     assert not client.test_compatibility("users", Schema('"int"', "AVRO"))

@@ -1,0 +1,186 @@
+"""The proof of an aggregate: its rows of chosen event hours, compared one by one with what the pipeline's rows add up to.
+
+Both are read in one snapshot. Windows whose load is newer than the aggregate touch hours in which the two rightly differ: these
+hours are left out, as behind. Otherwise not a single row may differ. By default the windows are read that touch the hours by the
+ledger's word, whose counts were compared with those of the loads when it was written; a full proof takes no such word, and reads
+the pipeline's whole table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import sqlalchemy as sa
+
+from logbus import errors, model
+from logbus.aggregates.aggregation import begin_snapshot, new_loads, row_of, starts_touching, statements_of, touched_hours
+from logbus.aggregates.definition import WINDOW_START, of_ledger
+from logbus.aggregates.statements import Statements
+from logbus.formatting import many, several
+from logbus.windows import rows, schema
+
+HOURS_AT_ONCE = 168  # one snapshot each: a week
+DIFFERENCES_MAX = 1_000  # rows of one snapshot that are fetched, and of which some are shown
+PROBLEMS_KEPT_MAX = 20  # of an hour, in the ledger
+PROBLEMS_SHOWN_MAX = 10  # in an error
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HourProof:
+    """`problems`: rows that differ, each as a sentence. None: the hour is behind, and was not compared."""
+
+    hour: datetime
+    problems: Sequence[str] | None
+
+    @property
+    def verdict(self) -> str:
+        return "behind" if self.problems is None else "wrong" if self.problems else "exact"
+
+    def summary(self) -> dict[str, Any]:
+        """As JSON-ready values."""
+        return {"hour": model.instant_text(self.hour), "verdict": self.verdict, "problems": list(self.problems or ())}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AggregateProof:
+    """The verdict on each hour that was asked about, by hour."""
+
+    aggregate: str
+    hours: Sequence[HourProof]
+
+    def of(self, verdict: str) -> list[datetime]:
+        return [hour.hour for hour in self.hours if hour.verdict == verdict]
+
+    def failure(self) -> str:
+        problems = [f"{model.instant_text(hour.hour)}: {problem}" for hour in self.hours for problem in hour.problems or ()]
+        return (
+            f"aggregate {self.aggregate} is wrong in {many(len(self.of('wrong')), 'hour')}: "
+            f"{several(problems, PROBLEMS_SHOWN_MAX, separator='; ')}"
+        )
+
+    def summary(self) -> dict[str, Any]:
+        """As JSON-ready values."""
+        counts = {verdict: len(self.of(verdict)) for verdict in ("exact", "wrong", "behind")}
+        return {"aggregate": self.aggregate, **counts, "hours": [hour.summary() for hour in self.hours]}
+
+
+def prove_unaudited(engine: sa.Engine, name: str, now: datetime) -> AggregateProof:
+    """Of the hours that were written since they were last compared."""
+    row_in = schema.aggregated_hour
+    query = sa.select(row_in.c.hour).where(row_in.c.aggregate == name, row_in.c.audited_at.is_(None)).order_by(row_in.c.hour)
+    with engine.connect() as connection:
+        row_of(connection, name)
+        hours = list(connection.scalars(query))
+    return _prove(engine, name, hours, now)
+
+
+def prove_span(
+    engine: sa.Engine,
+    name: str,
+    now: datetime,
+    *,
+    since: datetime | None = None,
+    until: datetime | None = None,
+    is_full: bool = False,
+) -> AggregateProof:
+    """Of all hours that begin in [since, until): those in the ledger, and those of which the table has rows. A full proof also
+    looks for hours of the pipeline's rows that neither of them has."""
+    row_in = schema.aggregated_hour
+    listed = [row_in.c.aggregate == name]
+    listed += [] if since is None else [row_in.c.hour >= since]
+    listed += [] if until is None else [row_in.c.hour < until]
+    with engine.connect() as connection:
+        row = row_of(connection, name)
+        hours = set(connection.scalars(sa.select(row_in.c.hour).where(*listed)))
+        statements = statements_of(connection, of_ledger(row)) if row["columns"] else None
+        if statements is not None:
+            span = {**statements.values(), "since": since, "until": until}
+            hours |= set(connection.scalars(statements.hours_between(of_rows=is_full), span))
+    return _prove(engine, name, sorted(hours), now, is_full=is_full)
+
+
+def _prove(engine: sa.Engine, name: str, hours: Sequence[datetime], now: datetime, *, is_full: bool = False) -> AggregateProof:
+    proofs: list[HourProof] = []
+    for first in range(0, len(hours), HOURS_AT_ONCE):
+        proofs += _prove_together(engine, name, hours[first : first + HOURS_AT_ONCE], now, is_full)
+    return AggregateProof(aggregate=name, hours=proofs)
+
+
+def _prove_together(engine: sa.Engine, name: str, hours: Sequence[datetime], now: datetime, is_full: bool) -> Iterator[HourProof]:
+    row_in = schema.aggregated_hour
+    chosen = (row_in.c.aggregate == name, rows.among(row_in.c.hour, hours))
+    with engine.connect() as connection:
+        before = statements_of(connection, of_ledger(row_of(connection, name)))
+    with engine.begin() as connection:
+        begin_snapshot(connection, None if before is None else before.source)
+        statements = statements_of(connection, of_ledger(row_of(connection, name)))
+        if before is None or statements is None:
+            return
+        written_by: dict[datetime, int] = {
+            row.hour: row.aggregation for row in connection.execute(sa.select(row_in.c.hour, row_in.c.aggregation).where(*chosen))
+        }
+        behind = _hours_behind(connection, statements)
+        compared = [hour for hour in hours if hour not in behind]
+        problems = _differences(connection, statements, compared, is_full=is_full)
+    # In a transaction of its own: a run that has written an hour since then has not to wait, and its rows were not compared.
+    with engine.begin() as connection:
+        for hour in compared:
+            is_same = (row_in.c.aggregate == name, row_in.c.hour == hour, row_in.c.aggregation == written_by.get(hour))
+            stored = {"audited_at": now, "audit_problems": list(problems.get(hour, ()))[:PROBLEMS_KEPT_MAX]}
+            connection.execute(sa.update(row_in).where(*is_same).values(stored))
+    for hour in hours:
+        yield HourProof(hour=hour, problems=None if hour in behind else problems.get(hour, ()))
+
+
+def _hours_behind(connection: sa.Connection, statements: Statements) -> set[datetime]:
+    """Hours that new loads touched before or touch now."""
+    loads = new_loads(connection, statements.aggregate)
+    if not loads:
+        return set()
+    hour = schema.touched_hour
+    is_theirs = (
+        hour.c.aggregate == statements.aggregate.name,
+        rows.among(hour.c.window_id, [load.window_id for load in loads]),
+    )
+    before = set(connection.scalars(sa.select(hour.c.hour).where(*is_theirs)))
+    counted = touched_hours(connection, statements, loads)
+    return before | {hour for hours in counted.values() for hour in hours if hour is not None}
+
+
+def _differences(
+    connection: sa.Connection, statements: Statements, hours: Collection[datetime], *, is_full: bool
+) -> dict[datetime, list[str]]:
+    """By hour the rows that differ, each as a sentence."""
+    starts = [] if is_full else starts_touching(connection, statements.aggregate, hours)
+    parameters = {**statements.values(starts, hours), "most": DIFFERENCES_MAX}
+    columns = [*statements.stored_columns()]
+    keys = (WINDOW_START, *statements.aggregate.keys)
+    pairs: dict[tuple[Any, ...], dict[bool, Mapping[str, Any]]] = {}
+    for is_stored, *values in connection.execute(statements.differences(of_windows=not is_full), parameters):
+        row = dict(zip(columns, values, strict=True))
+        pairs.setdefault(tuple(row[key] for key in keys), {})[is_stored] = row
+    problems: dict[datetime, list[str]] = {}
+    for key, sides in pairs.items():
+        problems.setdefault(model.Grid().floor(key[0]), []).append(_sentence(keys, key, sides.get(True), sides.get(False)))
+    return problems
+
+
+def _sentence(
+    keys: Sequence[str], key: Sequence[Any], stored: Mapping[str, Any] | None, computed: Mapping[str, Any] | None
+) -> str:
+    """`2015-05-17T10:05:00Z, status 200: requests is 7, the rows give 8`."""
+    named = ", ".join((model.instant_text(key[0]), *(f"{name} {value}" for name, value in zip(keys[1:], key[1:], strict=True))))
+    if stored is None:
+        return f"{named}: no row, and the pipeline's rows give one"
+    if computed is None:
+        return f"{named}: a row, and the pipeline's rows give none"
+    differing = [name for name in stored if name not in keys and stored[name] != computed[name]]
+    return f"{named}: " + ", ".join(f"{name} is {stored[name]}, the rows give {computed[name]}" for name in differing)
+
+
+def refuse_wrong(proof: AggregateProof) -> None:
+    if proof.of("wrong"):
+        raise errors.AuditMismatch(proof.failure())
