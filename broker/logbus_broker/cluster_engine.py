@@ -167,6 +167,7 @@ class Cluster:
             refused=storage.refused,
         )
         storage.on_changed = self._impaired
+        self.leader.on_suspect = storage.suspect
         self._logs = replicas.ReplicaLogs(partitions, self._directory, self._filesystem, self._thread_pool)
         self.replica_manager = replica_manager.ReplicaManager(
             config.broker_id,

@@ -137,6 +137,7 @@ def _replicas(engine: Engine, partitions: list[Partition]) -> Families:
         names.OFFLINE_REPLICAS: [Sample(offline)],
         names.OFFLINE_PARTITIONS: [Sample(offline)],
         names.IMPAIRED: [Sample(len(engine.storage.impaired()))],
+        names.DAMAGED: [Sample(engine.storage.damaged_count)],
         names.TROUBLES: [Sample(len(engine.health.troubles))],
         names.DEFECTS: [Sample(engine.health.defects)],
         names.ACTIVE_CONTROLLERS: [Sample(1)],

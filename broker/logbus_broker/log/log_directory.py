@@ -11,7 +11,7 @@
     last.start                          the last start that was settled: its number, the boot of the machine; in a cluster only
     access-0/                           one partition: partition.metadata (the topic's id) and the log's files
     access-0.<id>-delete/               a deleted one whose files are not removed yet
-    access-0.<id>-stray/                one that no topic owned, set aside
+    access-0.<id>-stray/                one that no topic owned, or that was damaged, set aside
 
 What has another name is left as it is (file_names.py).
 
@@ -281,14 +281,14 @@ class LogDirectory:
             self._filesystem.rename(path, target)
         return target
 
-    def set_aside(self, topic: str, partition: int) -> Path:
-        """Rename a partition's directory that no topic owns, so that a new topic of that name cannot adopt its records. Nothing
-        is removed; returns the new path. OSError: it may have its old name still. Any thread."""
+    def set_aside(self, topic: str, partition: int, why: str = "belongs to no existing topic") -> Path:
+        """Rename a partition's directory, so that a new log of that name cannot adopt its records. Nothing is removed; returns
+        the new path. OSError: it may have its old name still. Any thread."""
         path = self.partition_path(topic, partition)
         target = self.path / file_names.retired_name(path.name, self._new_id().hex, file_names.STRAY_SUFFIX)
         self._filesystem.rename(path, target)
         self._filesystem.sync_directory(self.path)
-        logger.warning("%s belongs to no existing topic: moved to %s; remove it if you do not need it", path.name, target)
+        logger.warning("%s %s: moved to %s; remove it if you do not need it", path.name, why, target)
         return target
 
     def checkpoint_job(

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from logbus.schemas.registry_store import RegistryStore
 
 PORT_DEFAULT = 8081  # Confluent's
-NEEDED = ("avro", "grpc_tools", "jsonschema", "starlette", "uvicorn")
+NEEDED = ("avro", "grpc_tools", "jsonschema_rs", "starlette", "uvicorn")
 LOOK_SECONDS = 5.0  # how often: a renewed certificate, void records of a registry that was replaced
 BACKLOG = 128
 NAMES_OF_LOOPBACK = (

@@ -11,7 +11,8 @@ other way. The ACLs are made once, while the cluster has none, so that what was 
 
 Where each program runs in a container of its own, it gets a folder with what it needs and nothing else:
 
-    SHARED/broker/                 broker.properties, and what that names: all but the authority's key and the clients' files
+    SHARED/broker/                 broker.properties, and what that names: all but the authority's key and the clients' files;
+                                   cluster.properties for brokers of a cluster
     SHARED/NAME/client.properties  what that user needs, the authority's certificate in it
 """
 
@@ -48,7 +49,7 @@ RIGHTS: Mapping[str, Mapping[ResourceType, str]] = {
     EXPORTER: {TOPIC: "DESCRIBE DESCRIBE_CONFIGS", GROUP: "DESCRIBE", CLUSTER: "DESCRIBE"},
 }
 USERS = (ADMIN, *RIGHTS)
-BROKERS_FILES = ("ca.pem", "server.pem", "users")
+BROKERS_FILES = ("ca.pem", "server.pem", "users", "zookeeper")
 LOOK_SECONDS = 5.0  # how often a shared folder is compared: a password that was changed is there soon
 
 
@@ -128,14 +129,8 @@ class SecureHome:
         }
 
     def inter_broker_settings(self) -> dict[str, str]:
-        """How the brokers of a cluster log in to each other, and keep what is in their ZooKeeper to themselves."""
-        return {
-            "inter.broker.listener.name": PROTOCOL,
-            "sasl.mechanism.inter.broker.protocol": MECHANISM,
-            "logbus.inter.broker.user": ADMIN,
-            "logbus.zookeeper.auth.file": str(self._zookeeper_path),
-            "zookeeper.set.acl": "true",
-        }
+        """For the brokers of a cluster."""
+        return inter_broker_settings(self._directory)
 
     def grant(self) -> None:
         """The users' ACLs, in the first cluster that starts here."""
@@ -149,8 +144,9 @@ class SecureHome:
         broker = directory / "broker"
         for name in BROKERS_FILES:
             keep_file(broker / name, (self._directory / name).read_bytes())
-        lines = "".join(f"{name}={value}\n" for name, value in login_settings(broker).items())
-        keep_file(broker / "broker.properties", lines.encode())
+        alone = login_settings(broker)
+        for name, settings in {"cluster": alone | inter_broker_settings(broker), "broker": alone}.items():
+            keep_file(broker / f"{name}.properties", "".join(f"{key}={value}\n" for key, value in settings.items()).encode())
 
 
 def bracketed(host: str) -> str:
@@ -176,6 +172,17 @@ def login_settings(directory: Path) -> dict[str, str]:
         "logbus.users.file": str(directory / "users"),
         "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
         "super.users": f"User:{ADMIN}",
+    }
+
+
+def inter_broker_settings(directory: Path) -> dict[str, str]:
+    """How the brokers of a cluster log in to each other, and keep what is in their ZooKeeper to themselves."""
+    return {
+        "inter.broker.listener.name": PROTOCOL,
+        "sasl.mechanism.inter.broker.protocol": MECHANISM,
+        "logbus.inter.broker.user": ADMIN,
+        "logbus.zookeeper.auth.file": str(directory / "zookeeper"),
+        "zookeeper.set.acl": "true",
     }
 
 

@@ -14,6 +14,7 @@ import base64
 import binascii
 import hashlib
 import json
+import re
 import subprocess
 import sys
 import tempfile
@@ -225,18 +226,23 @@ def _short(full: str, namespace: str) -> str:
 
 # JSON Schema.
 
+DRAFT = re.compile(r"https?://json-schema\.org/(?:draft-0[467]|draft/20(?:19-09|20-12))/schema#?")
+
 
 def json_form(resolved: ResolvedSchema, normalize: bool) -> str:
     schema = parsed_json(resolved.schema.text)
     if not isinstance(schema, dict | bool):
         raise InvalidText("a JSON Schema is an object, or true or false")
-    from jsonschema.exceptions import SchemaError
-    from jsonschema.validators import Draft7Validator, validator_for
+    draft = schema.get("$schema") if isinstance(schema, dict) else None
+    if draft is not None and not DRAFT.fullmatch(str(draft)):  # the library would ask that address for it
+        raise InvalidText(f"$schema is {draft}, which is not a draft from 4 to 2020-12")
+    import jsonschema_rs
 
     try:
-        validator_for(schema, Draft7Validator).check_schema(schema)
-    except SchemaError as error:
-        raise InvalidText(f"{error.json_path}: {error.message}") from None
+        jsonschema_rs.meta.validate(schema)
+    except (jsonschema_rs.ValidationError, jsonschema_rs.ReferencingError) as error:
+        path = "/".join(map(str, getattr(error, "instance_path", ())))
+        raise InvalidText(f"#/{path}: {getattr(error, 'message', error)}") from None
     return compact(schema, is_sorted=normalize)
 
 
