@@ -395,6 +395,7 @@ aggregated_window = sa.Table(
     sa.Column("loaded_attempt", sa.Integer, nullable=False),
     sa.Column("loaded_count", sa.BigInteger, nullable=False),  # a redrive adds rows to the same attempt
     sa.Column("untimed_count", sa.BigInteger, nullable=False),  # rows without an event time, which are in no hour
+    sa.Column("missing_count", sa.BigInteger, nullable=False),  # all of its rows, if its partition was gone by then
 )
 
 touched_hour = sa.Table(
@@ -417,6 +418,7 @@ aggregated_hour = sa.Table(
     sa.Column("row_count", sa.BigInteger, nullable=False),
     sa.Column("audited_at", sa.DateTime(timezone=True)),  # null: not since it was written
     sa.Column("audit_problems", JSONB(none_as_null=True)),
+    sa.Column("kept_because", sa.Text),  # why it was not computed again although a load has touched it; null: it was
 )
 
 audited_table = sa.Table(
