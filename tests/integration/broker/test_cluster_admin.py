@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -33,6 +35,7 @@ from logbus.waiting import PATIENCE_SECONDS, wait_until
 
 from benchmarks.peers.logbus import LogbusBroker
 from tests.support.clusters import RunningCluster
+from tests.support.scraping import metrics_settings
 from tests.support.topics import send
 from tests.support.zookeeper import RunningZooKeeper
 
@@ -46,8 +49,11 @@ Brokers = Mapping[int, LogbusBroker]
 @pytest.fixture(scope="module")
 def brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Brokers]:
     directory = tmp_path_factory.mktemp("brokers")
-    with RunningZooKeeper() as zookeeper, RunningCluster(directory, zookeeper, settings=SETTINGS) as cluster:
-        yield cluster.brokers
+    with RunningZooKeeper() as zookeeper:
+        cluster = RunningCluster(directory, zookeeper, settings=SETTINGS)
+        cluster.brokers[1].settings |= metrics_settings()
+        with cluster:
+            yield cluster.brokers
 
 
 def facts(broker: LogbusBroker) -> ClusterFacts:
@@ -72,6 +78,50 @@ def code(raised: pytest.ExceptionInfo[KafkaException]) -> str:
 def partitions(broker: LogbusBroker, topic: str) -> dict[int, tuple[int | None, tuple[int, ...], tuple[int, ...]]]:
     rows = [row for row in facts(broker).partitions if row.topic == topic]
     return {row.partition: (row.leader, tuple(row.replicas), tuple(sorted(row.in_sync))) for row in rows}
+
+
+def ran(broker: LogbusBroker, *words: str) -> Result:
+    return CliRunner().invoke(main, ["cluster", *words, "-b", broker.bootstrap], catch_exceptions=False)
+
+
+def test_a_broker_is_drained_and_gets_its_share_again(brokers: Brokers, tmp_path: Path) -> None:
+    """First: a topic with a replica on every broker would forbid it."""
+    assignment = [[3, 1], [1, 2], [2, 3], [3, 2]]
+    new = NewTopic("drained", 4, replica_assignment=assignment, config={"min.insync.replicas": "1"})
+    answer_of(admin(brokers[1]).create_topics([new], operation_timeout=PATIENCE_SECONDS))
+    send(brokers[1].bootstrap, "drained", [{"value": b"v" * 100_000}] * 20)
+    wait_until(lambda: ran(brokers[1], "health").exit_code == 0, what="the in-sync sets")
+    assert "ok: ZooKeeper: no complaint from broker 1\n" in ran(brokers[1], "health").stdout
+
+    def held() -> list[tuple[int, ...]]:
+        return [replicas for _, replicas, _ in partitions(brokers[2], "drained").values()]
+
+    dry = ran(brokers[1], "drain", "3")
+    assert (dry.exit_code, "dry run" in dry.stderr, held()) == (0, True, [tuple(row) for row in assignment])
+    done = ran(brokers[1], "drain", "3", "--throttle", "100MB", "--execute", "--wait")
+    assert (done.exit_code, "broker 3 has no replica any more" in done.stderr) == (0, True), done.stderr
+    assert [set(row) for row in held()] == [{1, 2}] * 4
+    assert "throttle removed: 3 brokers, 1 topic" in done.stderr
+    assert "ok: throttles: none\n" in ran(brokers[1], "health").stdout
+
+    assert ran(brokers[1], "plan", "--out", str(tmp_path / "plan.json")).exit_code == 0
+    done = ran(brokers[2], "move", str(tmp_path / "plan.json"), "--execute", "--wait")
+    assert done.exit_code == 0, done.stderr
+    assert sorted(Counter(broker for row in held() for broker in row).values()) == [2, 3, 3]
+    # Asked of the controller: what others know of an election may be a moment old.
+    wait_until(
+        lambda: all(leader == replicas[0] for leader, replicas, _ in partitions(brokers[1], "drained").values()),
+        what="the preferred leaders",
+    )
+    assert "nothing to move" in ran(brokers[1], "plan").stderr
+
+    answer_of(admin(brokers[1]).create_topics([NewTopic("wide", 1, 3)], operation_timeout=PATIENCE_SECONDS))
+    refused = ran(brokers[1], "drain", "3", "--execute")
+    assert (refused.exit_code, "too few brokers: 1, 2 would be left" in refused.stderr, "wide-0" in refused.stderr) == (
+        1,
+        True,
+        True,
+    )
 
 
 def test_a_topic_is_made_at_one_broker_grown_at_another_and_deleted_at_the_third(brokers: Brokers) -> None:

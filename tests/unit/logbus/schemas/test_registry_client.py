@@ -7,7 +7,6 @@ import pytest
 from logbus.errors import RegistryUnavailable
 from logbus.kafka.client import Client
 from logbus.schemas.registry_client import RegistryClient
-from logbus.schemas.schema_book import PROTOBUF
 from logbus.schemas.wire_format import reference_to_id
 
 from tests.support.avro_values import record
@@ -63,6 +62,6 @@ def test_librdkafka_does_not_see_the_login() -> None:
 
 def test_protobufs_schemas_are_asked_for_as_descriptors(registry: Registry) -> None:
     number = registry.register("order", "CgA=", "PROTOBUF")
-    with RegistryClient(registry.url, {}, PROTOBUF) as client:
+    with RegistryClient(registry.url, {}) as client:
         client.fetch(reference_to_id(number))
-    assert registry.asked == [f"/schemas/ids/{number}?format=serialized"]
+    assert registry.asked == [f"/schemas/ids/{number}", f"/schemas/ids/{number}?format=serialized"]
