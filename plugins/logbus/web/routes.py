@@ -346,7 +346,7 @@ def _readable_values(context: request_context.RequestContext, topic: str) -> top
     from logbus.parsing.schema_format import ReadableValues
 
     engine = context.source.engine()
-    schemas = {reference: known for name in names for reference, known in book_of(engine, name).schemas.items()}
+    schemas = {reference: frozen for name in names for reference, frozen in book_of(engine, name).schemas.items()}
     return ReadableValues(SchemaBook(schemas=schemas))
 
 
