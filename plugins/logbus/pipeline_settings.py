@@ -184,7 +184,7 @@ def _check_delimiter(name: str, value: Any, wrong: MakeError) -> None:
         raise wrong(f"{name} must be one character, such as ';'; got {value!r}")
 
 
-def _check_registry(name: str, value: Any, wrong: MakeError) -> None:
+def check_registry(name: str, value: Any, wrong: MakeError) -> None:
     parts = urlsplit(value) if isinstance(value, str) else None
     if parts is None or parts.scheme not in ("http", "https") or not parts.hostname:
         raise wrong(f"{name} must be the URL of a schema registry, such as 'https://registry.example.com:8081'; got {value!r}")
@@ -238,7 +238,7 @@ class PipelineSettings(Mapping[str, Any]):
     registry = PipelineSetting[str | None](
         default=None,
         meaning="the URL of the schema registry, for parse='avro', 'protobuf' or 'json_schema'",
-        check=_check_registry,
+        check=check_registry,
         parsers=SCHEMA_PARSERS,
     )
     pattern = PipelineSetting[str | None](

@@ -18,7 +18,6 @@ Where each program runs in a container of its own, it gets a folder with what it
 
 from __future__ import annotations
 
-import signal
 import socket
 import threading
 from collections.abc import Mapping, Sequence
@@ -29,7 +28,7 @@ import click
 from confluent_kafka.admin import AclBinding, AclOperation, AclPermissionType, ResourcePatternType, ResourceType
 
 from logbus import atomic_write, errors
-from logbus.cli import certificates, options, output
+from logbus.cli import certificates, options, output, signals
 from logbus.kafka import acls, client_config, users
 from logbus.kafka.client import Client
 
@@ -103,6 +102,16 @@ class SecureHome:
             names = (*LOCAL_NAMES, socket.gethostname(), *filter(None, [self.advertised_host]), *self._names)
             self._authority.keep_server_certificate(dict.fromkeys(names))
 
+    @property
+    def every_interface(self) -> str:
+        """The address to listen on for other machines: `::` is IPv4 as well, where there is IPv6."""
+        return "::" if ":" in (self.advertised_host or "") else "0.0.0.0"
+
+    @property
+    def certificate_path(self) -> Path:
+        """Key and certificate of the brokers."""
+        return self._directory / "server.pem"
+
     def client_file(self, user: str) -> Path:
         return self._clients / f"{user}.properties"
 
@@ -112,11 +121,10 @@ class SecureHome:
 
     def broker_settings(self, port: int, host: str) -> dict[str, str]:
         """What a broker there is started with. Other machines are let in by listening on all addresses."""
-        advertised = bracketed(self.advertised_host or host)
-        every_interface = "[::]" if advertised.startswith("[") else "0.0.0.0"  # [::] is IPv4 as well, where there is IPv6
+        listens_on = host if self.advertised_host is None else bracketed(self.every_interface)
         return {
-            "listeners": f"{PROTOCOL}://{host if self.advertised_host is None else every_interface}:{port}",
-            "advertised.listeners": f"{PROTOCOL}://{advertised}:{port}",
+            "listeners": f"{PROTOCOL}://{listens_on}:{port}",
+            "advertised.listeners": f"{PROTOCOL}://{bracketed(self.advertised_host or host)}:{port}",
             **login_settings(self._directory),
         }
 
@@ -230,8 +238,7 @@ def keep(home: Path, shared: Path, names: tuple[str, ...], bootstrap: str) -> No
     SHARED/NAME/client.properties`. A broker reads a renewed certificate while it runs.
     """
     stop = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
+    signals.set_at_signals(stop)
     home_here = SecureHome(home.absolute(), names=names)
     home_here.prepare(bootstrap)
     home_here.share(shared.absolute())

@@ -25,7 +25,7 @@ from logbus.parsing.json_format import REST, json_parser, members
 from logbus.pipeline_settings import is_column_name
 from logbus.schemas.decoders import FORMATS, Decoder, Decoders, SchemaField
 from logbus.schemas.schema_book import JSON, SchemaBook
-from logbus.schemas.wire_format import Undecodable, named
+from logbus.schemas.wire_format import Undecodable, named, prefix_of
 
 # What a column of one type also holds: the promotions of Avro that lose nothing, and what a user declares narrower.
 ALSO_HOLDS: Mapping[str, Collection[str]] = {"double precision": ("bigint",), "integer": ("bigint",)}
@@ -179,6 +179,33 @@ def _texts(values: Sequence[Any]) -> pa.Array:
         return pa.array(values, pa.string())
     except TypeError:  # a UUID, a time of day
         return pa.array([None if value is None else str(value) for value in values], pa.string())
+
+
+class ReadableValues:
+    """Values as JSON, by whatever schema they name, for people who look at records."""
+
+    def __init__(self, book: SchemaBook) -> None:
+        self._decoders = {form.type: Decoders(format=form, book=book) for form in FORMATS.values()}
+        self._book = book
+
+    def json(self, value: bytes) -> bytes:
+        """Raises `Undecodable`, or `RegistryUnavailable`."""
+        decoders = self._decoders[self._book.schema(prefix_of(value)).type]
+        prefix = decoders.prefix(value)
+        decoder = decoders.of(prefix)
+        record = decoder.record(value[len(prefix) :])
+        if not isinstance(record, dict):
+            return orjson.dumps(record)
+        kinds = decoder.fields if decoders.format.type != JSON else {}
+        shown = {name: _instant(member, kinds[name]) if name in kinds else member for name, member in record.items()}
+        return orjson.dumps(shown, default=_json_value)
+
+
+def _instant(value: Any, field: SchemaField) -> Any:
+    """A member as JSON has it: an instant is no number."""
+    if field.unit is None or value is None:
+        return value
+    return pa.scalar(value, pa.timestamp(field.unit, tz="UTC")).cast(TIMESTAMP, safe=False).as_py()
 
 
 def _json_text(value: Any) -> str:

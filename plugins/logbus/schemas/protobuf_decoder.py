@@ -64,7 +64,11 @@ class ProtobufDecoder:
             _add(pool, imported.text, imported.name)
         file = _add(pool, schema.text, f"logbus/{prefix.hex()}.proto")
         self._message = message_factory.GetMessageClass(pool.FindMessageTypeByName(_message_name(file, prefix)))
-        members = {member.name: _member(member) for member in self._message.DESCRIPTOR.fields}
+        described = descriptor_pb2.DescriptorProto()
+        self._message.DESCRIPTOR.CopyToProto(described)
+        # By the descriptor's own message: versions of the library have other names for it.
+        repeated = {member.name for member in described.field if member.label == member.LABEL_REPEATED}
+        members = {member.name: _member(member, member.name in repeated) for member in self._message.DESCRIPTOR.fields}
         self.fields: Mapping[str, SchemaField] = {name: kind for name, (kind, _) in members.items()}
         self._getters: list[tuple[str, Get]] = [(name, get) for name, (_, get) in members.items()]
 
@@ -109,11 +113,11 @@ def _message_name(file: descriptor_pb2.FileDescriptorProto, prefix: bytes) -> st
     return ".".join(names)
 
 
-def _member(member: FieldDescriptor) -> tuple[SchemaField, Get]:
+def _member(member: FieldDescriptor, is_repeated: bool) -> tuple[SchemaField, Get]:
     """The column of a member, and what its value is."""
     name = member.name
-    if member.is_repeated:
-        return SchemaField(kind="jsonb"), lambda message: _json_member(message, name)
+    if is_repeated:
+        return SchemaField(kind="jsonb"), lambda message: _json_of_repeated(message, name)
     if member.message_type is not None:
         kind = member.message_type.full_name
         if kind == TIMESTAMP:
@@ -121,7 +125,7 @@ def _member(member: FieldDescriptor) -> tuple[SchemaField, Get]:
         if kind in WRAPPERS:
             value = member.message_type.fields_by_name["value"]
             return _scalar(value)[0], lambda message: _present(message, name, attrgetter("value"))
-        return SchemaField(kind="jsonb"), lambda message: _present(message, name, lambda _: _json_member(message, name))
+        return SchemaField(kind="jsonb"), lambda message: _present(message, name, _json_of)
     column, convert = _scalar(member)
     if not member.has_presence:
         return column, attrgetter(name) if convert is None else lambda message: convert(getattr(message, name))
@@ -148,16 +152,17 @@ def _microseconds(stamp: Any) -> int:
     return int(stamp.seconds * 1_000_000 + stamp.nanos // 1_000)
 
 
-def _json_member(message: Any, name: str) -> Any:
-    """By Protobuf's own mapping, of a message that has this member alone."""
+def _json_of(message: Any) -> Any:
+    """By Protobuf's own mapping."""
+    return json_format.MessageToDict(message, preserving_proto_field_name=True)
+
+
+def _json_of_repeated(message: Any, name: str) -> Any:
+    """The same of a member, by way of a message that has no other."""
     alone = type(message)()
-    member = message.DESCRIPTOR.fields_by_name[name]
-    if not member.is_repeated:
-        return json_format.MessageToDict(getattr(message, name), preserving_proto_field_name=True)
     getattr(alone, name).MergeFrom(getattr(message, name))
-    whole = json_format.MessageToDict(alone, preserving_proto_field_name=True)
-    return whole.get(name, {} if is_map(member) else [])
+    return _json_of(alone).get(name, {} if _is_map(message.DESCRIPTOR.fields_by_name[name]) else [])
 
 
-def is_map(member: FieldDescriptor) -> bool:
+def _is_map(member: FieldDescriptor) -> bool:
     return bool(member.message_type is not None and member.message_type.GetOptions().map_entry)

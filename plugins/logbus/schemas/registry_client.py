@@ -27,22 +27,21 @@ USER_INFO, TOKEN, CA_LOCATION = OF_REGISTRY
 TIMEOUT_SECONDS = 20.0
 CONNECT_TRIES = 3
 ANSWER_BYTES_MAX = 16 * 1024 * 1024  # a schema of a thousand fields has 100 KB
-IMPORTS_MAX = 1_000  # a registry that says a schema imports itself would never end
+IMPORTS_MAX = 300  # a registry that says a schema imports itself would never end
 
 ACCEPT = "application/vnd.schemaregistry.v1+json, application/vnd.schemaregistry+json, application/json"
 NOT_REGISTERED = (40401, 40402, 40403)  # no such subject, version, schema; a wrong URL is a 404 with another code, or with none
 LOGIN_NEEDED = (401, 403)
 
 # Protobuf's text would need a compiler; its descriptor does not.
-FORMS: Mapping[str, Mapping[str, str]] = {PROTOBUF: {"format": "serialized"}}
+AS_DESCRIPTOR = {"format": "serialized"}
 
 
 class RegistryClient:
-    """Of one registry, for schemas of one type: those whose form it asks for."""
+    """Of one registry."""
 
-    def __init__(self, url: str, settings: Mapping[str, Any], schema_type: str = AVRO) -> None:
+    def __init__(self, url: str, settings: Mapping[str, Any]) -> None:
         self.url = url.rstrip("/")
-        self.form = FORMS.get(schema_type, {})
         self._failure: RegistryUnavailable | None = None  # of a registry that is down it is asked once, not for each schema
         user, _, password = str(settings.get(USER_INFO, "")).partition(":")
         token = settings.get(TOKEN)
@@ -62,11 +61,15 @@ class RegistryClient:
     def fetch(self, reference: bytes) -> Schema | None:
         """The schema with everything it imports; None if the registry says that it has no such schema."""
         number = schema_id(reference)
-        answer = self._get(f"/schemas/guids/{schema_guid(reference)}" if number is None else f"/schemas/ids/{number}")
+        path = f"/schemas/guids/{schema_guid(reference)}" if number is None else f"/schemas/ids/{number}"
+        answer, form = self._get(path, {}), dict[str, str]()
+        if answer is not None and answer.get("schemaType") == PROTOBUF:
+            form = AS_DESCRIPTOR
+            answer = self._get(path, form)
         if answer is None:
             return None
         imports: dict[str, ImportedSchema] = {}
-        self._collect(answer, imports)
+        self._collect(answer, imports, form)
         return Schema(
             reference=reference,
             type=answer.get("schemaType") or AVRO,
@@ -75,29 +78,31 @@ class RegistryClient:
             imports=tuple(imports.values()),
         )
 
-    def _collect(self, answer: Mapping[str, Any], imports: dict[str, ImportedSchema]) -> None:
+    def _collect(
+        self, answer: Mapping[str, Any], imports: dict[str, ImportedSchema], form: Mapping[str, str], depth: int = 1
+    ) -> None:
         """Adds what a schema imports, dependencies first."""
         for imported in answer.get("references") or ():
             name, subject, version = imported["name"], imported["subject"], imported["version"]
             if name in imports:
                 continue
-            if len(imports) >= IMPORTS_MAX:
+            if len(imports) + depth > IMPORTS_MAX:
                 raise RegistryUnavailable(f"the schema registry at {self.url}: a schema imports more than {IMPORTS_MAX:,} others")
             path = f"/subjects/{quote(subject, safe='')}/versions/{version}"
-            other = self._get(path, deleted="true")
+            other = self._get(path, {**form, "deleted": "true"})
             if other is None:
                 raise RegistryUnavailable(
                     f"the schema registry at {self.url} has a schema that imports {subject}, version {version}, and not that one"
                 )
-            self._collect(other, imports)
+            self._collect(other, imports, form, depth + 1)
             imports[name] = ImportedSchema(name=name, subject=subject, version=version, text=other["schema"])
 
-    def _get(self, path: str, **parameters: str) -> dict[str, Any] | None:
+    def _get(self, path: str, parameters: Mapping[str, str]) -> dict[str, Any] | None:
         """The answer's JSON; None if there is no such schema."""
         if self._failure is not None:
             raise self._failure
         try:
-            answer = self._http.get(self.url + path, params={**self.form, **parameters})
+            answer = self._http.get(self.url + path, params=parameters)
         except httpx.HTTPError as error:
             reason = str(error) or type(error).__name__
             self._failure = RegistryUnavailable(f"the schema registry at {self.url} does not answer: {reason}")

@@ -7,7 +7,6 @@ import pytest
 from logbus.errors import RegistryUnavailable
 from logbus.kafka.client import Client
 from logbus.schemas.registry_client import RegistryClient
-from logbus.schemas.schema_book import PROTOBUF
 from logbus.schemas.wire_format import reference_to_id
 
 from tests.support.avro_values import record
@@ -27,6 +26,12 @@ def test_a_schema_comes_with_everything_it_imports_dependencies_first(registry: 
     assert by_guid is not None
     assert (schema.type, schema.text, schema.imports[0].name) == ("AVRO", by_guid.text, "Address")
     assert by_guid.imports == schema.imports
+
+
+def test_a_schema_that_imports_itself_is_the_registrys_fault(registry: Registry) -> None:
+    number = registry.register("order", ORDER, references=[{"name": "Address", "subject": "order", "version": 1}])
+    with RegistryClient(registry.url, {}) as client, pytest.raises(RegistryUnavailable, match="imports more than 300 others"):
+        client.fetch(reference_to_id(number))
 
 
 def test_only_what_the_registry_says_it_does_not_have_is_unknown(registry: Registry) -> None:
@@ -63,6 +68,6 @@ def test_librdkafka_does_not_see_the_login() -> None:
 
 def test_protobufs_schemas_are_asked_for_as_descriptors(registry: Registry) -> None:
     number = registry.register("order", "CgA=", "PROTOBUF")
-    with RegistryClient(registry.url, {}, PROTOBUF) as client:
+    with RegistryClient(registry.url, {}) as client:
         client.fetch(reference_to_id(number))
-    assert registry.asked == [f"/schemas/ids/{number}?format=serialized"]
+    assert registry.asked == [f"/schemas/ids/{number}", f"/schemas/ids/{number}?format=serialized"]
