@@ -18,6 +18,7 @@ from typing import Any
 import pyarrow as pa
 from logbus import errors, spark_submit
 from logbus.kafka import client, topics
+from logbus.kafka.client_config import of_brokers
 from logbus.windows.handover import HandedWindows, parse_text
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
@@ -34,7 +35,7 @@ def given_windows(environ: Mapping[str, str]) -> HandedWindows:
 
 def read_records(spark: SparkSession, windows: HandedWindows, environ: Mapping[str, str]) -> DataFrame:
     """All records of the windows. The broker's configuration does not appear in Spark's plans or UI."""
-    client_config = json.loads(variable(environ, spark_submit.KAFKA_CONFIG_VARIABLE))
+    client_config = of_brokers(json.loads(variable(environ, spark_submit.KAFKA_CONFIG_VARIABLE)))
     windows.refuse_another_log(topics.Topics(client.Client(client_config)))
     if not any(window.record_count for window in windows.windows):
         return spark.createDataFrame([], SCHEMA)

@@ -17,7 +17,7 @@ from logbus import errors, formatting
 from logbus.cli import options, output
 from logbus.kafka import rights, tokens
 from logbus.kafka.client import Client
-from logbus.kafka.client_config import inlined, of_the_jvm, of_user, properties, read_client_config, write
+from logbus.kafka.client_config import inlined, of_brokers, of_the_jvm, of_user, properties, read_client_config, write
 
 PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 MECHANISMS = ("SCRAM-SHA-512", "SCRAM-SHA-256", "PLAIN", tokens.OAUTHBEARER)
@@ -28,7 +28,7 @@ ANSWERS = {True: "yes", False: "no", None: "unknown"}
 
 
 def for_kcat(settings: Mapping[str, Any], conn_id: str) -> str:
-    lines = [f"{name}={value}" for name, value in settings.items()]
+    lines = [f"{name}={value}" for name, value in of_brokers(settings).items()]
     return "\n".join(["# kcat -F this-file -L; certificates are files of the machine where this was printed", *lines])
 
 
@@ -38,12 +38,12 @@ def for_java(settings: Mapping[str, Any], conn_id: str) -> str:
 
 
 def for_python(settings: Mapping[str, Any], conn_id: str) -> str:
-    config = inlined(settings)
+    config = inlined(of_brokers(settings))
     return f"# confluent_kafka.Producer(config)\nconfig = {literal(config)}"
 
 
 def for_spark(settings: Mapping[str, Any], conn_id: str) -> str:
-    jvm = of_the_jvm(inlined(settings))
+    jvm = of_the_jvm(inlined(of_brokers(settings)))
     what_for = '# spark.readStream.format("kafka").options(**options).option("subscribe", "TOPIC").load()'
     return f"{what_for}\noptions = {literal({f'kafka.{name}': value for name, value in jvm.items()})}"
 

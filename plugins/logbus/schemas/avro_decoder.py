@@ -39,6 +39,8 @@ INSTANTS: Mapping[str, str] = {"timestamp-millis": "ms", "timestamp-micros": "us
 LOGICAL_KINDS: Mapping[str, str] = {"date": "date", "uuid": "text", "time-millis": "text", "time-micros": "text"}
 DECIMAL_DIGITS_MAX = 38  # of Arrow's and Iceberg's decimals
 
+PADDING = bytes(16)
+
 Types = Mapping[str, Any]  # named types by their full name
 
 
@@ -76,15 +78,24 @@ class AvroDecoder:
         file = BytesIO(payload)
         try:
             value = self._read(file, self._parsed, None)
-        except EOFError:
-            raise TruncatedValue(f"the value ends after {len(payload)} bytes of payload, within a field") from None
         except MemoryError:
             raise
         except Exception as error:
+            if isinstance(error, EOFError) or self._goes_on(payload):
+                raise TruncatedValue(f"the value ends after {len(payload)} bytes of payload, within a field") from None
             raise SchemaMismatch(f"not a value of its schema: {error or type(error).__name__}") from None
         if file.tell() < len(payload):
             raise TrailingBytes(f"{len(payload) - file.tell()} bytes are left over behind the {file.tell()} of the payload")
         return value if self._is_record else {WHOLE_VALUE: value}
+
+    def _goes_on(self, payload: bytes) -> bool:
+        """Whether the reader goes on behind the payload where something follows: it has several errors for an end too early."""
+        file = BytesIO(payload + PADDING)
+        try:
+            self._read(file, self._parsed, None)
+        except Exception:  # of which only the place matters
+            pass
+        return file.tell() > len(payload)
 
 
 def _field(kind: Any, types: Types) -> SchemaField:

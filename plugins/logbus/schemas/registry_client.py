@@ -38,19 +38,12 @@ AS_DESCRIPTOR = {"format": "serialized"}
 
 
 class RegistryClient:
-    """Of one registry."""
+    """Of one registry. `http`: what asks it, by default over the network."""
 
-    def __init__(self, url: str, settings: Mapping[str, Any]) -> None:
+    def __init__(self, url: str, settings: Mapping[str, Any], http: httpx.Client | None = None) -> None:
         self.url = url.rstrip("/")
         self._failure: RegistryUnavailable | None = None  # of a registry that is down it is asked once, not for each schema
-        user, _, password = str(settings.get(USER_INFO, "")).partition(":")
-        token = settings.get(TOKEN)
-        self._http = httpx.Client(
-            headers={"Accept": ACCEPT, **({"Authorization": f"Bearer {token}"} if token else {})},
-            auth=httpx.BasicAuth(user, password) if user else None,
-            timeout=TIMEOUT_SECONDS,
-            transport=httpx.HTTPTransport(retries=CONNECT_TRIES - 1, verify=_tls_context(settings)),
-        )
+        self._http = http or _http_client(settings)
 
     def __enter__(self) -> RegistryClient:
         return self
@@ -119,6 +112,17 @@ class RegistryClient:
             )
         reason = body.get("message") or "the answer is none of a schema registry"
         raise RegistryUnavailable(f"the schema registry at {self.url}: HTTP {answer.status_code} for {path}: {reason}")
+
+
+def _http_client(settings: Mapping[str, Any]) -> httpx.Client:
+    user, _, password = str(settings.get(USER_INFO, "")).partition(":")
+    token = settings.get(TOKEN)
+    return httpx.Client(
+        headers={"Accept": ACCEPT, **({"Authorization": f"Bearer {token}"} if token else {})},
+        auth=httpx.BasicAuth(user, password) if user else None,
+        timeout=TIMEOUT_SECONDS,
+        transport=httpx.HTTPTransport(retries=CONNECT_TRIES - 1, verify=_tls_context(settings)),
+    )
 
 
 def _json_object(answer: httpx.Response) -> dict[str, Any]:

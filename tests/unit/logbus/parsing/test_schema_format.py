@@ -385,3 +385,12 @@ def test_a_schema_of_json_fetches_nothing_from_the_network(registry: Any) -> Non
 
 def test_payloads_need_no_other_value_beside_them() -> None:
     assert payload(ORDER, {"id": 300, "name": "Ada"}) == GOOD[5:]
+
+
+def test_no_value_that_is_cut_off_or_goes_on_becomes_a_row() -> None:
+    parser = parser_with("avro", book_of(EVERY))
+    whole = written(1, EVERY, VALUE)
+    ends = [*(whole[:end] for end in range(len(whole))), *(whole + bytes([byte]) for byte in range(256))]
+    parsed = batches.parse_chunk(parser, batches.parser_schema(parser.columns), [*ends, whole])
+    assert parsed.indexes == [len(ends)]
+    assert {error.kind for _, error in parsed.rejected} == {"NoSchemaHeader", "TruncatedValue", "TrailingBytes"}

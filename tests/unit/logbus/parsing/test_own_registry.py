@@ -1,0 +1,69 @@
+"""What our own registry gives for the schemas of values decodes them: no other registry is tried here, and no network."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from logbus.parsing import Parser, parse_value, parser_for
+from logbus.parsing.schema_format import schema_columns
+from logbus.schemas.decoders import FORMATS, Decoders
+from logbus.schemas.registry_client import RegistryClient
+from logbus.schemas.schema_book import SchemaBook
+from logbus.schemas.wire_format import reference_to_id
+
+from tests.support.avro_values import payload, record
+from tests.support.registries import listed_registry
+
+COMMON = 'syntax = "proto3"; package shop; enum Colour { NONE = 0; RED = 1; }'
+ORDER = """syntax = "proto3"; package shop; import "common.proto"; import "google/protobuf/timestamp.proto";
+message Order { int64 id = 1; Colour colour = 2; google.protobuf.Timestamp at = 3; message Line { string sku = 1; } }"""
+SERVER = "http://testserver"
+
+
+def register(http: Any, subject: str, schema: str, kind: str, *references: tuple[str, str]) -> int:
+    body = {"schema": schema, "schemaType": kind}
+    body |= {"references": [{"name": name, "subject": other, "version": 1} for name, other in references]}
+    answer = http.post(f"{SERVER}/subjects/{subject}/versions", json=body)
+    assert answer.status_code == 200, answer.text
+    return int(answer.json()["id"])
+
+
+def parser_of(http: Any, parse: str, prefix: bytes) -> Parser:
+    book = SchemaBook(ask=RegistryClient(SERVER, {}, http).fetch)
+    book.meet([prefix])
+    columns = schema_columns(Decoders(format=FORMATS[parse], book=book), {})
+    return parser_for(parse, {"columns": columns}, book)
+
+
+def row(parser: Parser, value: bytes) -> dict[str, Any]:
+    return dict(zip(parser.columns, parse_value(parser, value), strict=True))
+
+
+def test_avro_with_a_schema_that_it_imports() -> None:
+    address, order = record(("street", "string"), name="Address"), record(("id", "long"), ("to", "Address"))
+    with listed_registry() as http:
+        register(http, "address", json.dumps(address), "AVRO")
+        prefix = reference_to_id(register(http, "order-value", json.dumps(order), "AVRO", ("Address", "address")))
+        parser = parser_of(http, "avro", prefix)
+    written = payload(record(("id", "long"), ("to", address)), {"id": 7, "to": {"street": "x"}})
+    assert row(parser, prefix + written) == {"id": 7, "to": '{"street":"x"}', "_rest": None}
+
+
+def test_protobuf_that_was_registered_as_text() -> None:
+    with listed_registry() as http:
+        register(http, "common", COMMON, "PROTOBUF")
+        number = register(http, "order-value", ORDER, "PROTOBUF", ("common.proto", "common"))
+        first, line = reference_to_id(number) + b"\0", reference_to_id(number) + b"\x04\0\0"
+        parser, lines = parser_of(http, "protobuf", first), parser_of(http, "protobuf", line)
+    assert row(parser, first + b"\x08\x07\x10\x01") == {"id": 7, "colour": "RED", "at": None, "_rest": None}
+    assert row(lines, line + b"\x0a\x01x") == {"sku": "x", "_rest": None}
+
+
+def test_json_with_a_schema_that_it_imports() -> None:
+    order = {"type": "object", "properties": {"id": {"type": "integer"}, "to": {"$ref": "address.json"}}}
+    with listed_registry() as http:
+        register(http, "address", '{"type": "object"}', "JSON")
+        prefix = reference_to_id(register(http, "order-value", json.dumps(order), "JSON", ("address.json", "address")))
+        parser = parser_of(http, "json_schema", prefix)
+    assert row(parser, prefix + b'{"id": 7, "to": {}}') == {"id": 7, "to": "{}", "_rest": None}
