@@ -22,6 +22,7 @@ from tests.support.topics import read_partition
 
 KILLS = int(os.environ.get("LOGBUS_SOAK_KILLS", "200"))
 CLIENTS = 4
+ANSWERS_MAX = 50  # between two kills
 
 
 @pytest.mark.timeout(3600)
@@ -42,7 +43,9 @@ def test_no_id_twice_and_none_lost_whenever_it_is_killed(tmp_path: Path) -> None
             process = processes.start(command, log_path=tmp_path / "registry.log", cwd=tmp_path)
             processes.wait_until_listening(port, process, log_path=tmp_path / "registry.log")
             if kill < KILLS:
-                time.sleep(chance.uniform(0.0, 0.5))
+                enough = len(answered) + chance.randrange(ANSWERS_MAX)  # 0: while it starts
+                wait_until(lambda enough=enough: len(answered) >= enough, what="registrations", poll_seconds=0.001)  # type: ignore[misc]
+                time.sleep(chance.uniform(0.0, 0.01))
                 process.kill()
                 process.wait()
         before = len(answered)
