@@ -1,11 +1,14 @@
-"""What TLS costs the broker: producing, consuming, handshakes and memory, beside an Apache Kafka with a certificate of the same
-kind and the same clients.
+"""What TLS and a login cost the broker: producing and consuming by SASL_SSL, handshakes and memory, beside an Apache Kafka with a
+certificate of the same kind and the same clients.
 
 Handshakes are whole ones by TLS 1.3, one after the other on each of two client threads. Neither side resumes a session here. The
 client costs as much as a server, so the broker's CPU time says more than the rate.
 
 Others are a client that asks for next to nothing, every 10 ms, without TLS (`costs/bystander.py`), while 500 connections begin a
 handshake and go no further, and 50 log in with a wrong password, again and again, as fast as the broker refuses them.
+
+A user that does not exist must not be told from one that does by the time that the broker takes: the first step of SCRAM, before
+which it has looked the user up, is timed for both in turns, each in a connection of its own.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import median
 
 from logbus.waiting import PATIENCE_SECONDS
 from rich.console import Console
@@ -28,7 +32,7 @@ from benchmarks import processes
 from benchmarks.consume import consumer_figures
 from benchmarks.contest import Contest, contest
 from benchmarks.costs.bystander import Bystander
-from benchmarks.figures import Figure, Target
+from benchmarks.figures import Figure, Target, figure
 from benchmarks.loads import DEFAULT_BATCH, RECORD_BYTES, Load, Scale
 from benchmarks.peers.authority import Authority
 from benchmarks.peers.java import producer_rate
@@ -41,12 +45,11 @@ HANDSHAKES = 4_000
 CLIENT_THREADS = 2
 IDLE_CONNECTIONS = 500
 HALF_HANDSHAKES, WRONG_PASSWORDS, STRANGERS_SECONDS = 500, 50, 8.0
+LOGINS = 200  # of each user
 RECORD_HEAD = b"\x16\x03\x01\x02\x00"  # of a ClientHello of 512 bytes, of which the rest does not come
-LOGIN = (  # SaslHandshake 1 for PLAIN, then SaslAuthenticate 0
-    struct.pack(">hhih", 17, 1, 0, -1) + b"\0\x05PLAIN",
-    struct.pack(">hhih", 36, 0, 1, -1) + struct.pack(">i", len(b"\0ann\0wrong")) + b"\0ann\0wrong",
-)
+SCRAM, KNOWN_USER, UNKNOWN_USER = "SCRAM-SHA-512", "ann", "eve"
 PASSWORD = "right-password"
+LOGIN_MODULE = "org.apache.kafka.common.security.plain.PlainLoginModule"
 KIB = 1024
 
 
@@ -62,8 +65,8 @@ class TlsKafka(ApacheKafka):
         lines["listener.security.protocol.map"] += ",SSL:SSL,SASL_SSL:SASL_SSL"
         for setting in ("listeners", "advertised.listeners"):
             lines[setting] += f",SSL://{self._tls},SASL_SSL://{self._logins}"
-        module = f'org.apache.kafka.common.security.plain.PlainLoginModule required user_ann="{PASSWORD}";'
-        lines |= {"listener.name.sasl_ssl.plain.sasl.jaas.config": module, "sasl.enabled.mechanisms": "PLAIN"}
+        users = f'{LOGIN_MODULE} required user_ann="{PASSWORD}";'
+        lines |= {"listener.name.sasl_ssl.plain.sasl.jaas.config": users, "sasl.enabled.mechanisms": "PLAIN"}
         return lines | keystore_settings(self._keystore)
 
 
@@ -71,25 +74,36 @@ def keystore_settings(keystore: Path) -> dict[str, str]:
     return {"ssl.keystore.type": "PEM", "ssl.keystore.location": str(keystore)}
 
 
+def sasl_handshake(mechanism: str) -> bytes:
+    return struct.pack(">hhihh", 17, 1, 0, -1, len(mechanism)) + mechanism.encode()
+
+
+def sasl_authenticate(said: bytes) -> bytes:
+    return struct.pack(">hhihi", 36, 0, 1, -1, len(said)) + said
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TlsSide(LogSide):
-    """A broker whose load comes over TLS; topics are made and deleted without."""
+    """A broker whose load comes over TLS and with a password; topics are made and deleted without."""
 
-    tls: str
-    logins: str  # the listener that wants a password
+    tls: str  # the listener that wants no password
+    logins: str
     certificate: Path  # of the authority
+    config: Path  # how clients connect
 
     @classmethod
     def over_tls(cls, server: LogbusBroker | ApacheKafka, tls: str, logins: str, certificate: Path, into: Path) -> TlsSide:
-        plain = LogSide.of(server, into=into)
+        plain, config = LogSide.of(server, into=into), into / "client.properties"
         words = tuple(f"{name}={value}" for name, value in client_settings(certificate).items())
-        generator = replace(plain.generator, address=tls, settings=words)
-        return cls(server=server, tools=plain.tools, generator=generator, tls=tls, logins=logins, certificate=certificate)
+        config.write_text("\n".join(words))
+        generator = replace(plain.generator, address=logins, settings=words)
+        return cls(
+            server=server, tools=plain.tools, generator=generator, tls=tls, logins=logins, certificate=certificate, config=config
+        )
 
     def _send_once(self, load: Load, topic: str, records: int) -> float:
-        words = (f"{name}={value}" for name, value in client_settings(self.certificate).items())
         summary = self.tools.producer_performance(
-            self.tls, topic, records=records, record_bytes=RECORD_BYTES, properties=(*load.properties, *words)
+            self.logins, topic, records=records, record_bytes=RECORD_BYTES, properties=load.properties, config=self.config
         )
         return producer_rate(summary)
 
@@ -120,6 +134,13 @@ class TlsSide(LogSide):
                 stack.enter_context(self.connect())
             return (self.server.rss_bytes() - before) / KIB / count
 
+    def p99_alone_ms(self) -> float:
+        """Of a client beside which nobody does anything."""
+        with Bystander(self.server.port) as bystander:
+            bystander.longest_ms()
+            time.sleep(STRANGERS_SECONDS)
+            return bystander.waits_ms()[1]
+
     def p99_beside_strangers_ms(self) -> float:
         """Of another client."""
         is_over = threading.Event()
@@ -127,9 +148,8 @@ class TlsSide(LogSide):
         def guess(_: int) -> None:
             while not is_over.is_set():
                 with suppress(OSError), self.connect(self.logins) as connection:
-                    for request in LOGIN:
-                        connection.sendall(struct.pack(">i", len(request)) + request)
-                        connection.recv(1 << 10)
+                    for request in (sasl_handshake("PLAIN"), sasl_authenticate(b"\0ann\0wrong")):
+                        ask(connection, request)
 
         host, _, port = self.tls.partition(":")
         with (
@@ -148,9 +168,33 @@ class TlsSide(LogSide):
             list(guesses)
         return percentile
 
+    def first_steps_ms(self, logins: int) -> tuple[float, float]:
+        """The median time of SCRAM's first step, for a user that does not exist and for one that does."""
+        times: dict[str, list[float]] = {UNKNOWN_USER: [], KNOWN_USER: []}
+        for _ in range(logins):
+            for user, taken in times.items():
+                with self.connect(self.logins) as connection:
+                    ask(connection, sasl_handshake(SCRAM))
+                    began = time.perf_counter()
+                    ask(connection, sasl_authenticate(f"n,,n={user},r=nonce".encode()))
+                    taken.append((time.perf_counter() - began) * 1000)
+        return median(times[UNKNOWN_USER]), median(times[KNOWN_USER])
+
+
+def ask(connection: socket.socket, request: bytes) -> None:
+    """Sends a request and receives the beginning of its answer."""
+    connection.sendall(struct.pack(">i", len(request)) + request)
+    connection.recv(1 << 10)
+
 
 def client_settings(certificate: Path) -> dict[str, str]:
-    return {"security.protocol": "SSL", "ssl.truststore.type": "PEM", "ssl.truststore.location": str(certificate)}
+    return {
+        "security.protocol": "SASL_SSL",
+        "sasl.mechanism": "PLAIN",
+        "sasl.jaas.config": f'{LOGIN_MODULE} required username="ann" password="{PASSWORD}";',
+        "ssl.truststore.type": "PEM",
+        "ssl.truststore.location": str(certificate),
+    }
 
 
 def _logbus(directory: Path, stack: ExitStack) -> Mapping[str, Side]:
@@ -159,7 +203,7 @@ def _logbus(directory: Path, stack: ExitStack) -> Mapping[str, Side]:
     users.touch(0o600)
     users.write_text(f"ann={PASSWORD}\n")
     server = LogbusBroker(directory / "server", settings=keystore_settings(authority.issue("server")))
-    server.settings |= {"logbus.users.file": str(users), "sasl.enabled.mechanisms": "PLAIN"}
+    server.settings |= {"logbus.users.file": str(users), "sasl.enabled.mechanisms": f"PLAIN,{SCRAM}"}
     server.settings["listeners"] = f"PLAINTEXT://{server.bootstrap},SSL://{tls},SASL_SSL://{logins}"
     # Everything is on loopback here, where TLS without certificates of clients is allowed.
     started, load = stack.enter_context(server), fresh(directory / "load")
@@ -199,11 +243,30 @@ def _handshakes(running: Contest) -> Sequence[Figure]:
     pair = measured[OURS], measured[KAFKA]
     idle = running.measure("idle connections", lambda side, _: _tls(side).idle_kib(IDLE_CONNECTIONS), names, rounds=1)
     beside = running.measure("strangers", lambda side, _: _tls(side).p99_beside_strangers_ms(), names)
+    alone = running.measure("nobody else", lambda side, _: _tls(side).p99_alone_ms(), (OURS,))
+    logins = running.scale.records(LOGINS)
+    steps = running.measure("first step of a login", lambda side, _: _tls(side).first_steps_ms(logins), (OURS,))
     return (
         compare("handshakes", "a second", lambda one: one.records_per_second, pair, against=KAFKA, target=Target(ratio_min=1.0)),
         compare("handshake: broker CPU", "ms", lambda one: one.cpu_seconds_per_million / 1000, pair, against=KAFKA),
         compare("memory of an idle connection", "KiB", float, (idle[OURS], idle[KAFKA]), against=KAFKA),
         compare("others beside strangers: p99", "ms", float, (beside[OURS], beside[KAFKA]), against=KAFKA),
+        compare(
+            "others beside strangers: p99",
+            "ms",
+            float,
+            (beside[OURS], alone[OURS]),
+            against="logbus, nobody else",
+            target=Target(ratio_max=2.0),
+        ),
+        figure(
+            "first step of a login, of a user that does not exist",
+            "ms",
+            ours=[unknown for unknown, _ in steps[OURS].rounds],
+            peer=[existing for _, existing in steps[OURS].rounds],
+            against="logbus, one that exists",
+            target=Target(ratio_min=0.9, ratio_max=1.1),
+        ),
     )
 
 

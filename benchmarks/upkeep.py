@@ -1,5 +1,5 @@
 """What the broker's promises cost in addition to the traffic itself: clients that wait, reading again, compressed batches,
-compaction and retention.
+compaction, retention and ACLs.
 
 Each is measured on its own broker by `benchmarks/costs`, against the same broker without it: with the crowd and without, the
 second reading and the first, during the pass and before it. So every ratio is the price of one promise, and 1 means free.
@@ -13,7 +13,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from benchmarks.costs import codecs, compaction, retention, rewind, waiting
+from benchmarks.costs import acls, codecs, compaction, retention, rewind, waiting
 from benchmarks.figures import Figure
 from benchmarks.loads import Scale
 
@@ -23,6 +23,7 @@ PARTS = {
     "codecs": codecs.figures,
     "compaction": compaction.figures,
     "retention": retention.figures,
+    "acls": acls.figures,
 }
 
 

@@ -130,8 +130,9 @@ class JvmTools:
         records: int,
         record_bytes: int,
         properties: Sequence[str] = (),
+        config: Path | None = None,
     ) -> str:
-        """ProducerPerformance as fast as it goes; its last line is the summary."""
+        """ProducerPerformance as fast as it goes; its last line is the summary. A value with = in it must come by a file."""
         shape = [
             "--num-records",
             str(records),
@@ -141,6 +142,7 @@ class JvmTools:
             "-1",
         ]
         settings = ["--producer-props", f"bootstrap.servers={bootstrap}", *properties]
+        settings += [] if config is None else ["--producer.config", str(config)]
         output = self.run(
             "org.apache.kafka.tools.ProducerPerformance",
             "--topic",

@@ -4,6 +4,9 @@
     windows_asset    x-logbus://pipeline/NAME/windows    an event for each window, whose partition key is the window's start
     the table        postgres://HOST:PORT/DATABASE/SCHEMA/TABLE, or where an Iceberg table is: what others call it
 
+An audit of an aggregate has two: `aggregate_asset`, x-logbus://aggregate/NAME, and `hours_asset`, x-logbus://aggregate/NAME/hours,
+with an event for each hour that was computed again, whose partition key is the hour.
+
 Partition keys have an asset of their own, since an event with a key starts no DAG that is scheduled by the asset alone. The URI
 of the table is known when the task runs, from its connection, hence the alias; cosmos and Airflow's providers make the same URI.
 """
@@ -44,13 +47,26 @@ def table_asset(pipeline: model.Pipeline | str) -> Asset:
 def windows_asset(pipeline: model.Pipeline | str) -> Asset:
     """The asset that has an event for each proven window, with its start in the pipeline's time zone (2015-05-17T10:00:00) as the
     partition key: for a `PartitionedAssetTimetable`. Airflow 3.3 is the first whose tasks may set keys."""
-    if not HAS_KEYS_OF_TASKS:
-        raise errors.UserError(
-            f"windows_asset needs Airflow 3.3 or newer, this is {airflow_version}: schedule by table_asset, whose events carry "
-            "the windows, or wait with WindowLoadedSensor"
-        )
+    _require_keys("windows_asset", "table_asset, whose events carry the windows, or wait with WindowLoadedSensor")
     name = pipeline if isinstance(pipeline, str) else pipeline.name
     return Asset(name=f"logbus/{name}/windows", uri=f"x-logbus://pipeline/{name}/windows", group="logbus")
+
+
+def _require_keys(asset: str, instead: str) -> None:
+    if not HAS_KEYS_OF_TASKS:
+        raise errors.UserError(f"{asset} needs Airflow 3.3 or newer, this is {airflow_version}: schedule by {instead}")
+
+
+def aggregate_asset(name: str) -> Asset:
+    """The asset for an aggregate's table. Its events carry the hours that were computed again, as `hours`."""
+    return Asset(name=f"logbus-aggregate/{name}", uri=f"x-logbus://aggregate/{name}", group="logbus")
+
+
+def hours_asset(name: str) -> Asset:
+    """The asset that has an event for each event hour of an aggregate that was computed again and audited, with its start in UTC
+    as the partition key: for a `PartitionedAssetTimetable`."""
+    _require_keys("hours_asset", "aggregate_asset, whose events carry the hours")
+    return Asset(name=f"logbus-aggregate/{name}/hours", uri=f"x-logbus://aggregate/{name}/hours", group="logbus")
 
 
 def table_alias(pipeline: model.Pipeline | str) -> AssetAlias:
@@ -62,6 +78,29 @@ def table_alias(pipeline: model.Pipeline | str) -> AssetAlias:
 def outlets(pipeline: model.Pipeline | str) -> list[Asset | AssetAlias]:
     """The outlets of the audit."""
     return [table_asset(pipeline), *([windows_asset(pipeline)] if HAS_KEYS_OF_TASKS else []), table_alias(pipeline)]
+
+
+def aggregate_outlets(name: str) -> list[Asset]:
+    """The outlets of an aggregate's audit."""
+    return [aggregate_asset(name), *([hours_asset(name)] if HAS_KEYS_OF_TASKS else [])]
+
+
+def tell_of_aggregated(context: Mapping[str, Any], outlets: Iterable[Any], name: str, hours: Sequence[datetime]) -> None:
+    """Fills the events that the success of an aggregate's audit will create, for those of its outlets that are ours."""
+    declared = list(outlets)
+    if (asset := aggregate_asset(name)) in declared:
+        context["outlet_events"][asset].extra = {"aggregate": name, "hours": [model.instant_text(hour) for hour in hours]}
+    if HAS_KEYS_OF_TASKS and (keyed := hours_asset(name)) in declared:
+        event = context["outlet_events"][keyed]
+        event.extra = {"aggregate": name}
+        _add_keys(event, [hour.strftime(KEY_FORMAT) for hour in sorted(hours)], "audit again in shorter spans")
+
+
+def _add_keys(event: Any, keys: Sequence[str], advice: str) -> None:
+    """The last ones, if there are too many."""
+    if len(keys) > KEYS_MAX:
+        logger.warning("Only the last %d of %d are events with a key: %s", KEYS_MAX, len(keys), advice)
+    event.add_partitions(keys[-KEYS_MAX:])
 
 
 def tell_of_proven(
@@ -78,11 +117,7 @@ def tell_of_proven(
         event = context["outlet_events"][keyed]
         event.extra = {"pipeline": pipeline.name}  # Airflow stores it once for each key
         starts, zone = sorted(window.interval.start for window in windows), ZoneInfo(pipeline.timezone)
-        if len(starts) > KEYS_MAX:
-            logger.warning(
-                "Only the last %d of %d windows are events with a key: catch up in shorter spans", KEYS_MAX, len(starts)
-            )
-        event.add_partitions([start.astimezone(zone).strftime(KEY_FORMAT) for start in starts[-KEYS_MAX:]])
+        _add_keys(event, [start.astimezone(zone).strftime(KEY_FORMAT) for start in starts], "catch up in shorter spans")
     if (alias := table_alias(pipeline)) in declared and (table := public_table()) is not None:
         context["outlet_events"][alias].add(Asset(table.uri), extra=task_context.event_extra(windows))
 

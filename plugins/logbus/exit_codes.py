@@ -34,6 +34,7 @@ BY_ERROR: Mapping[type[BaseException], ExitCode] = {
     errors.GroupMissing: ExitCode.NOT_FOUND,
     errors.PipelineUnknown: ExitCode.NOT_FOUND,
     errors.WindowUnknown: ExitCode.NOT_FOUND,
+    errors.AggregateUnknown: ExitCode.NOT_FOUND,
     errors.AccessDenied: ExitCode.FAILED,  # waiting does not help
     errors.BrokerUnavailable: ExitCode.UNREACHABLE,
     errors.NotInTime: ExitCode.UNREACHABLE,

@@ -3,6 +3,7 @@
     hourly_ingest:  freeze -> load -> audit                     one hour a run, due when the hour is closed
     ingest:         the same for windows of any length          ingest(every="15m"), ingest(every="1d", timezone="Europe/Berlin")
     catch_up:       freeze all closed hours -> load -> audit    one Spark application for all of them, on demand
+    hourly_aggregate:  aggregate -> audit                       after each audit of the pipeline, the event hours that it touched
 
     hourly_ingest(pipeline="clicks", topic="web.clicks", table="clicks", parse="json", max_error_rate=0.01)
 
@@ -18,22 +19,39 @@ of them loads an hour first, or again. A DAG made here belongs to the calling fi
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Unpack
 
 from airflow.sdk import DAG, Param
 
-from logbus import assets, errors, spark_submit, timetable
+from logbus import assets, errors, expressions, spark_submit, timetable
+from logbus.aggregates.definition import EVENT_TIME_DEFAULT, define_aggregate
+from logbus.expressions import avg_of, count, max_of, min_of, sum_of
 from logbus.hooks.broker import BrokerHook
 from logbus.hooks.warehouse import WarehouseHook
 from logbus.model import Grid, Pipeline
 from logbus.operators import audit_window, freeze_window, load_window
+from logbus.operators import hourly_aggregate as aggregates
 from logbus.pipeline_definition import PipelineOptions, as_pipeline, define_pipeline
 from logbus.windows.catch_up import WINDOWS_UNCONFIRMED_MAX
 
-__all__ = ["Connections", "Pipeline", "catch_up", "define_pipeline", "hourly_ingest", "ingest", "many_topics"]
+__all__ = [
+    "Connections",
+    "Pipeline",
+    "avg_of",
+    "catch_up",
+    "count",
+    "define_pipeline",
+    "hourly_aggregate",
+    "hourly_ingest",
+    "ingest",
+    "many_topics",
+    "max_of",
+    "min_of",
+    "sum_of",
+]
 
 # Runs of the past may be triggered (a rerun of an old hour); with catchup off, the start date alone schedules nothing.
 START_DATE = datetime(2000, 1, 1, tzinfo=UTC)
@@ -201,6 +219,56 @@ def catch_up(
         )
         audit = audit_window.AuditWindowOperator(task_id="audit", windows=windows, outlets=assets.outlets(defined), **common)
         freeze >> load >> audit
+    return dag
+
+
+def hourly_aggregate(
+    pipeline: Pipeline | str,
+    connections: Connections = CONNECTIONS_DEFAULT,
+    *,
+    name: str,
+    keys: Sequence[str] = (),
+    measures: Mapping[str, expressions.Measure],
+    event_time: str = EVENT_TIME_DEFAULT,
+    window: str | timedelta = "1h",
+    where: str | None = None,
+    table: str | None = None,
+    dag_arguments: Mapping[str, Any] | None = None,
+) -> DAG:
+    """The DAG `name`: after each audit of the pipeline, compute the hours again that its loads have touched, exactly.
+
+    A row that comes late counts in the hour of its own time, however late; a window that is loaded again changes the hours that
+    it touched before or touches now, and no row of another. The audit's success is an event of `assets.aggregate_asset`, and for
+    each hour one of `assets.hours_asset`.
+
+    :param pipeline: a `Pipeline` that loads into PostgreSQL, or the name of a registered one
+    :param name: of the aggregate, and of its table unless `table` is given
+    :param keys: columns of the pipeline's table by which rows are grouped
+    :param measures: columns of the aggregate's table, by name: `count()`, `sum_of`, `min_of`, `max_of`, `avg_of` of a column
+    :param event_time: the column with the time at which something happened; by default the record's own timestamp
+    :param window: the length of what a row stands for, a part of an hour: `1m`, `5m`, `15m`, `1h`
+    :param where: a condition that rows have to meet (logbus.expressions): `status >= 500 and method = 'GET'`
+    :param dag_arguments: arguments for the DAG itself
+    """
+    aggregate = define_aggregate(
+        name, pipeline, keys=keys, measures=measures, event_time=event_time, window=window, where=where, table=table
+    )
+    arguments = {
+        "description": f"{aggregate.words()}, of {aggregate.pipeline} into {aggregate.table}, exact over event hours",
+        "schedule": [assets.table_asset(aggregate.pipeline)],
+        "max_active_runs": 1,
+    }
+    with DAG(aggregate.name, **_dag_defaults(arguments, dag_arguments)) as dag:
+        compute = aggregates.HourlyAggregateOperator(
+            task_id="aggregate", aggregate=aggregate, warehouse_conn_id=connections.warehouse
+        )
+        audit = aggregates.AuditAggregateOperator(
+            task_id="audit",
+            aggregate=aggregate,
+            warehouse_conn_id=connections.warehouse,
+            outlets=assets.aggregate_outlets(aggregate.name),
+        )
+        compute >> audit
     return dag
 
 

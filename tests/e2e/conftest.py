@@ -46,13 +46,21 @@ from logbus.pipelines import hourly_ingest
 hourly_ingest("late", parse="raw", lateness=timedelta(0), proven_within=timedelta(seconds=1))
 """
 
+# Loaded only when somebody asks: no hour becomes due. A due run would load what a test has just frozen.
+BY_HAND = """from datetime import UTC, datetime
+from logbus.pipelines import hourly_ingest
+
+hourly_ingest("by_hand", parse="raw", dag_arguments={"end_date": datetime(2016, 1, 1, tzinfo=UTC)})
+"""
+
 
 @pytest.fixture(scope="package")
 def dags(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The project's DAGs, the one that readers of the tutorial write, one over clusters, and one that is late."""
+    """The project's DAGs, the one that readers of the tutorial write, one over clusters, one that is late, and one by hand."""
     folder = tmp_path_factory.mktemp("airflow") / "dags"
     shutil.copytree(project_directory() / "dags", folder, ignore=shutil.ignore_patterns("__pycache__"))
     (folder / "late.py").write_text(LATE)
+    (folder / "by_hand.py").write_text(BY_HAND)
     for block in blocks(project_directory() / "docs" / "tutorial.md"):
         if name := block.file_name("dag"):
             (folder / name).write_text(block.text)

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from datetime import datetime, timedelta
 
 import pytest
 from confluent_kafka import Producer
@@ -13,7 +12,7 @@ from logbus.cli.demo import CATCH_UP_DAG, PIPELINE
 from logbus.kafka.client import Client
 from logbus.kafka.topics import Topics
 from logbus.loads.ledger import Ledger
-from logbus.model import HOUR, Interval, Pipeline, instant_text, milliseconds
+from logbus.model import Interval, Pipeline, instant_text, milliseconds
 from logbus.waiting import PATIENCE_SECONDS
 from playwright.sync_api import FrameLocator, Page, expect
 from sqlalchemy import Engine
@@ -26,8 +25,7 @@ from tests.support.ledgers import NOW, at
 GREEN = "audited"
 MENDED = "mended"
 STRICT, LAX = r"(?P<word>[a-z]+)", r"(?P<word>\S+)"
-PAUSE = timedelta(hours=3)  # between the end of the demo's log and hours of our own
-LINE = '10.0.0.1 - - [17/May/2015:10:05:03 +0000] "GET / HTTP/1.1" 200 5 "-" "-"'
+BY_HAND = "by_hand"  # a pipeline whose hours never become due (conftest.py)
 
 
 def open_window(page: Page, pipeline: str, start: str) -> FrameLocator:
@@ -35,13 +33,21 @@ def open_window(page: Page, pipeline: str, start: str) -> FrameLocator:
     return ours(page)
 
 
-def frozen_hour(second: SecondDemo, ledger: Ledger, start: datetime) -> Interval:
-    """An hour of one record that is not loaded. One without records would need no load."""
-    hour, producer = Interval(start, start + HOUR), Producer(second.stack.client_config)
-    producer.produce(ledger.pipeline(PIPELINE).topic, LINE, timestamp=milliseconds(start))
+@pytest.fixture(scope="module")
+def by_hand(second: SecondDemo, engine: Engine) -> list[Interval]:
+    """Three hours of the pipeline by_hand, of a record each, that are frozen and not loaded."""
+    topics, ledger = Topics(Client(second.stack.client_config)), Ledger(engine)
+    topics.create(BY_HAND, partitions=1, settings={"retention.ms": "-1"})
+    hours = [Interval.hour(at(hour)) for hour in range(3)]
+    producer = Producer(second.stack.client_config)
+    for hour in hours:
+        producer.produce(BY_HAND, b"a line", timestamp=milliseconds(hour.start))
     assert producer.flush(PATIENCE_SECONDS) == 0
-    ledger.freeze_or_get(PIPELINE, hour, Topics(Client(second.stack.client_config)), hour.end + timedelta(days=1))
-    return hour
+    ledger.register(Pipeline(name=BY_HAND, topic=BY_HAND, table=BY_HAND, parse="raw"), topics, NOW)
+    for hour in hours:
+        ledger.freeze_or_get(BY_HAND, hour, topics, NOW)
+    second.stack.airflow.api.unpause(BY_HAND)
+    return hours
 
 
 def confirm(frame: FrameLocator, label: str) -> None:
@@ -49,29 +55,24 @@ def confirm(frame: FrameLocator, label: str) -> None:
     frame.get_by_role("dialog").get_by_role("button", name=label).click()
 
 
-def test_an_hour_is_rerun_and_turns_green(second: SecondDemo, engine: Engine, page: Page) -> None:
-    ledger = Ledger(engine)
-    # The Dag has one run at a time: the run of the hour now due may wait minutes for its close, or load everything frozen.
-    second.stack.airflow.api.give_up_active_runs(PIPELINE)
-    hour = frozen_hour(second, ledger, second.windows[-1].interval.end + PAUSE)
-    frame = open_window(page, PIPELINE, instant_text(hour.start))
+def test_an_hour_is_rerun_and_turns_green(by_hand: list[Interval], engine: Engine, page: Page) -> None:
+    hour = by_hand[0]
+    frame = open_window(page, BY_HAND, instant_text(hour.start))
     expect(frame.locator("#state")).to_have_attribute("data-state", "closed")
     confirm(frame, "Load this hour again")
     expect(frame.locator("#state")).to_have_attribute("data-state", GREEN)
     expect(frame.get_by_text("Done", exact=True)).to_be_visible()
-    window = ledger.window(PIPELINE, hour.start)
+    window = Ledger(engine).window(BY_HAND, hour.start)
     assert window.loaded_attempt == 1
     assert window.audited_at is not None
     frame.get_by_role("link", name="Task log in Airflow").click()
-    page.wait_for_url(re.compile(rf"/dags/{PIPELINE}/runs/.+/tasks/load"))
+    page.wait_for_url(re.compile(rf"/dags/{BY_HAND}/runs/.+/tasks/load"))
 
 
-def test_hours_chosen_on_the_map_are_loaded_together(second: SecondDemo, engine: Engine, page: Page) -> None:
-    ledger, begin = Ledger(engine), second.windows[-1].interval.end + 2 * PAUSE
-    second.stack.airflow.api.give_up_active_runs(PIPELINE)
-    hours = [frozen_hour(second, ledger, start) for start in (begin, begin + HOUR)]
+def test_hours_chosen_on_the_map_are_loaded_together(by_hand: list[Interval], engine: Engine, page: Page) -> None:
+    hours = by_hand[1:]
     until = instant_text(hours[-1].end)
-    page.goto(f"/plugin/logbus-ingestion/logbus/ui/ingestion?pipeline={PIPELINE}&hours=24&until={until}")
+    page.goto(f"/plugin/logbus-ingestion/logbus/ui/ingestion?pipeline={BY_HAND}&hours=24&until={until}")
     frame = ours(page)
     cells = [frame.locator(f'.cell[aria-label*=" {hour.start:%H:%M}, "]').last for hour in hours]
     for cell in cells:
@@ -82,7 +83,7 @@ def test_hours_chosen_on_the_map_are_loaded_together(second: SecondDemo, engine:
     expect(frame.get_by_role("region", name="Chosen hours")).to_contain_text("2 runs requested")
     for cell in cells:
         expect(cell).to_have_class(re.compile(f"s-{GREEN}"))
-    assert all(ledger.window(PIPELINE, hour.start).audited_at is not None for hour in hours)
+    assert all(Ledger(engine).window(BY_HAND, hour.start).audited_at is not None for hour in hours)
 
 
 def test_a_dead_letter_is_redriven_and_its_hour_turns_green(

@@ -6,11 +6,17 @@ Faults that matter are aimed: at the leader, at the controller, at the moment af
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
 
 from logbus_broker.cluster import metadata_log
 
+from tests.sim.checker import DAMAGE
 from tests.sim.cluster_nodes import ClusterNode
+from tests.sim.disk import Directory
 from tests.sim.faults import KINDS, Fault, Faults
 from tests.sim.histories import History
 from tests.sim.invariants import Invariants
@@ -41,6 +47,8 @@ CLUSTER_KINDS: dict[str, int] = {
     "kill all": 1,
     "power cut all": 2,
     "replace disk": 2,
+    "older directory": 2,
+    "damaged byte": 2,
     "restart storm": 2,
     "stop zookeeper": 2,
     "elect zookeeper": 2,
@@ -54,6 +62,16 @@ CLUSTER_KINDS: dict[str, int] = {
 
 MOMENTS = ("join", "election", "answer", "proposal", "exposure")
 PEERS, ZOOKEEPER, CLIENTS, ONE_WAY_IN, ONE_WAY_OUT = 1, 2, 4, 8, 16  # bits of an isolation's amount
+
+
+class _Damage(NamedTuple):
+    """The batch on this machine's disk in which a bit has changed, and the machine that needs it."""
+
+    machine: ClusterNode
+    asks: ClusterNode
+    path: Path
+    position: int
+    data: bytes
 
 
 class ClusterFaults(Faults):
@@ -79,6 +97,7 @@ class ClusterFaults(Faults):
         self._topic = topic
         self._survives_one = survives_one  # min.insync.replicas is two: what was acknowledged is on two machines
         self._powerless: dict[str, None] = {}  # machines that have lost what they had not flushed, or their disk
+        self._damage: _Damage | None = None
         self._newest: list[list[Change]] | None = None  # ZooKeeper's log, while it has an older one
         self._armed: dict[str, list[Fault]] = {moment: [] for moment in MOMENTS}
         invariants.on_joined = self._joined
@@ -139,17 +158,63 @@ class ClusterFaults(Faults):
         for one in self._machines:
             self._power_cut(one, fault)
 
-    def _replace_disk(self, node: SimNode, fault: Fault) -> None:
-        """Once in a history, and only if two brokers have what was acknowledged."""
-        if "disk" in self._powerless or not self._survives_one or not self._invariants.can_do_without(self._nodes.index(node)):
-            return
+    def _may_lose(self, *brokers: int) -> bool:
+        """Once in a history, and only if another broker has what was acknowledged, too."""
+        return "disk" not in self._powerless and self._survives_one and self._invariants.can_do_without(*brokers)
+
+    def _lose_disk(self, node: SimNode, change: Callable[[], None]) -> None:
         self._powerless["disk"] = None
         self._loses_unflushed(node)
         self._history.add("fault", kind="power cut")
         node.kill()
-        self._machines[self._nodes.index(node)].replace_disk()
+        change()
         self._invariants.lost_disk(node)
-        self._later(fault, node.start)
+
+    def _replace_disk(self, node: SimNode, fault: Fault) -> None:
+        if self._may_lose(self._nodes.index(node)):
+            self._lose_disk(node, self._machines[self._nodes.index(node)].replace_disk)
+            self._later(fault, node.start)
+
+    def _older_directory(self, node: SimNode, fault: Fault) -> None:
+        """A copy is made while the broker is down, and put back later."""
+        self._kill(node, replace(fault, lasts=10 * MS))
+        self._later(fault, partial(self._put_back, node, node.disk.copy(), fault))
+
+    def _put_back(self, node: SimNode, tree: Directory, fault: Fault) -> None:
+        """Not while ZooKeeper is older, too: a broker cannot know what this directory has not seen."""
+        if self._newest is None and self._may_lose(self._nodes.index(node)):
+            self._lose_disk(node, partial(node.disk.put_back, tree, as_files=bool(fault.amount & 1)))
+            self._world.after(20 * MS, node.start)
+
+    def _damaged_byte(self, node: SimNode, fault: Fault) -> None:
+        """In an old segment of a leader, and another broker's disk is replaced: it asks for what is there."""
+        state = self._invariants.state(self._topic, 0)
+        leader = None if state is None or state.leader < 0 else self._machines[state.leader]
+        batches = [] if leader is None else leader.old_batches(self._topic, 0)
+        lost = next(machine for machine in self._machines[fault.amount & 1 :] if machine is not leader)
+        if leader is None or not batches or not self._may_lose(leader.broker_id, lost.broker_id):
+            return
+        path, position, size = batches[(fault.amount >> 1) % len(batches)]
+        self._history.add("fault", kind=DAMAGE)
+        leader.disk.damage(path, position + size - 1)
+        data = leader.disk.read_bytes(path)[position : position + size]
+        self._damage = _Damage(leader, lost, path, position, data)
+        self._lose_disk(lost, lost.replace_disk)
+        self._later(fault, lost.start)
+
+    def _mend_damage(self) -> None:
+        """What nobody has come across: an operator has. What the leader's followers need is the broker's own affair."""
+        damage, state = self._damage, self._invariants.state(self._topic, 0)
+        if (
+            damage is None
+            or state is None
+            or (state.leader == damage.machine.broker_id and damage.asks.broker_id not in state.isr)
+        ):
+            return
+        disk, end = damage.machine.disk, damage.position + len(damage.data)
+        with suppress(FileNotFoundError):
+            if disk.read_bytes(damage.path)[damage.position : end] == damage.data:
+                disk.damage(damage.path, end - 1)
 
     def _slow_restart(self, node: SimNode, fault: Fault) -> None:
         """It comes back with everything, and its flushes are slow from then on."""
@@ -326,6 +391,7 @@ class ClusterFaults(Faults):
             store.drop()
 
     def end(self) -> None:
+        self._mend_damage()
         self._zookeeper.answer_loss = 0.0
         self._restore_newest()
         self._serve()

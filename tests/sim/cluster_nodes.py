@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from itertools import count
+from itertools import count, pairwise
+from pathlib import Path
 from typing import Any
 
 from logbus_broker.cluster_engine import ClusterEnvironment
+from logbus_broker.disk.file_names import offset_name, offsets_in
 from logbus_broker.engine import Engine
 from logbus_broker.errors import BrokerError
+from logbus_broker.log.checkpoint import RECOVERY_POINTS, read_checkpoint
 from logbus_broker.log.log_directory import METADATA_SEEN
 from logbus_broker.log.partition import Partition
+from logbus_broker.log.segment import LOG, scan_headers
 
 from tests.sim.invariants import Invariants
 from tests.sim.network import Network, SimSocket
@@ -199,6 +203,21 @@ class ClusterNode(SimNode):
             return int(json.loads(self.disk.read_bytes(DATA / METADATA_SEEN))["position"])
         except FileNotFoundError:
             return -1
+
+    def old_batches(self, topic: str, index: int) -> list[tuple[Path, int, int]]:
+        """Those in segments that a start does not read again: file, position and size."""
+        directory = DATA / f"{topic}-{index}"
+        if not self.disk.is_directory(directory):
+            return []
+        recovery_point = read_checkpoint(self.disk, DATA / RECOVERY_POINTS).get((topic, index), 0)
+        batches = []
+        for base, following in pairwise(offsets_in(self.disk.list_names(directory), LOG)):
+            if following <= recovery_point:
+                path = directory / offset_name(base, LOG)
+                file = self.disk.open_for_reading(path)
+                headers = scan_headers(self.disk, file, 0, self.disk.size(file))
+                batches += [(path, position, header.size) for position, header in headers]
+        return batches
 
     def replace_disk(self) -> None:
         self.disk.replace()

@@ -151,6 +151,11 @@ def impairment_is_not_told(
     return fetched(progress, *arguments, **{**named, "is_impaired": False})
 
 
+def ran_last(*arguments: Any, **named: Any) -> tuple[int, bool]:
+    """Every data directory is taken for the one that ran last."""
+    return 1 << 62, True
+
+
 def any_of(kinds: tuple[str, ...]) -> Callable[[int], Story]:
     """Histories of faults of these kinds, at any time."""
     return lambda seed: draw_story(seed, kinds)
@@ -164,6 +169,12 @@ CLUSTER_SWITCHES: Mapping[str, Switch] = {
     ),
     "an older ZooKeeper is not obeyed": _rule(
         "logbus_broker.cluster.metadata_history.MetadataHistory._compare", any_history_is_ours, STORIES["restored"]
+    ),
+    "a directory from a copy is not vouched for": _rule(
+        "logbus_broker.log.log_directory._take_start", ran_last, STORIES["older copies"]
+    ),
+    "a leader looks for the damage that a follower has met": _rule(
+        "logbus_broker.log.storage_watch.StorageWatch.suspect", nothing, STORIES["damaged leaders"]
     ),
     "who cannot vouch leaves": _rule(
         "logbus_broker.replication.lifecycle.ClusterStartup._kept", all_is_whole, STORIES["powerless"]

@@ -23,7 +23,7 @@ ONE_OF_THEM = 32  # bit of an isolation's amount: not from all peers
 THE_MEMBER = 1  # index among the brokers that a fault at a proposal may hit: the one being added
 
 
-def _story(name: str, faults: Callable[[random.Random], Sequence[Fault]]) -> Story:
+def _story(name: str, faults: Callable[[random.Random], Sequence[Fault]], *, segment_bytes: int = 1 << 20) -> Story:
     """Two in-sync replicas are required, disks are flushed seldom, and there is always something to lose."""
 
     def of(seed: int) -> Drawn:
@@ -33,7 +33,7 @@ def _story(name: str, faults: Callable[[random.Random], Sequence[Fault]]) -> Sto
             draw_story(seed),
             waits_for_flush=False,
             minimum=2,
-            segment_bytes=1 << 20,
+            segment_bytes=segment_bytes,
             flush_interval_ms=1_000,
             flush_messages=100_000,
             partitions=1,
@@ -161,7 +161,21 @@ def _full_everywhere(chance: random.Random) -> Sequence[Fault]:
     return [Fault(2 * SECOND + chance.randint(0, 2 * SECOND), "full disk", broker, lasts=6 * SECOND) for broker in range(3)]
 
 
+def _older_copies(chance: random.Random) -> Sequence[Fault]:
+    """A data directory is put back from a copy, just before all other brokers are killed: it is the first to be back."""
+    at, lasts = 3 * SECOND, chance.randint(3_000, 5_000) * MS
+    others = [Fault(at + lasts + 5 * MS, "kill", broker, lasts=1_500 * MS) for broker in (1, 2)]
+    return [Fault(at, "older directory", 0, chance.randint(0, 1), lasts), *others]
+
+
+def _damaged_leaders(chance: random.Random) -> Sequence[Fault]:
+    """A byte in an old segment of a leader has changed, and a follower's disk is replaced."""
+    return [Fault(chance.randint(6, 9) * SECOND, "damaged byte", LEADER, chance.randrange(1 << 16), lasts=300 * MS)]
+
+
 STORIES: dict[str, Story] = {
+    "older copies": _story("older copies", _older_copies),
+    "damaged leaders": _story("damaged leaders", _damaged_leaders, segment_bytes=600),
     "full leaders": _story("full leaders", _full_leaders),
     "full followers": _story("full followers", _full_followers),
     "full everywhere": _story("full everywhere", _full_everywhere),

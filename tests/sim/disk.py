@@ -146,6 +146,22 @@ class SimDisk(FileSystem):
         self.room, self.failing_syncs = None, 0  # the old disk's faults are gone with it
         self.release()
 
+    def copy(self) -> Directory:
+        """Everything that readers see, to be put back later."""
+        return self._tree.left(lambda low, high: high)
+
+    def put_back(self, tree: Directory, *, as_files: bool) -> None:
+        """What `copy` returned. `as_files`: one by one, so they are other files; else the whole file system as it was."""
+        self._tree = tree
+        self.serial += as_files
+        self.release()
+
+    def damage(self, path: Path, position: int) -> None:
+        """A bit of what is on the disk changes; once more, and it is as it was."""
+        inode = self._inode(path)
+        inode.data[position] ^= 1
+        inode.synced[position] ^= 1
+
     @contextmanager
     def syncing(self, upto: int | None) -> Iterator[None]:
         """Syncs inside began when there had been `upto` writes; None: just now."""

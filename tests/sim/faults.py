@@ -53,6 +53,7 @@ KINDS: dict[str, int] = {
 MEANT = frozenset(
     {
         *("isolate", "lose answers", "older zookeeper", "restart storm", "slow restart", "cut at proposal", "cut at join"),
+        *("older directory", "damaged byte"),
         *("kill at join", "kill at election", "kill at answer", "kill at proposal", "kill at exposure"),
     }
 )

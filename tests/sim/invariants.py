@@ -139,11 +139,11 @@ class Invariants:
         key = self._by_path.get(znodes.state_path(topic, index))
         return None if key is None else self._facts[key].state
 
-    def can_do_without(self, broker: int) -> bool:
+    def can_do_without(self, *brokers: int) -> bool:
         """Whether each partition has another member in sync whose disk has everything it had when it joined."""
         states = ((facts, facts.state) for facts in self._facts.values())
         return all(
-            any(not self._copy(facts, other).has_lost_tail for other in state.isr if other != broker)
+            any(not self._copy(facts, other).has_lost_tail for other in state.isr if other not in brokers)
             for facts, state in states
             if state is not None
         )

@@ -5,16 +5,18 @@ from __future__ import annotations
 import errno
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from logbus_broker.cluster import znodes
-from logbus_broker.cluster.metadata_image import EVERY_BROKER
+from logbus_broker.cluster.metadata_image import EVERY_BROKER, PartitionState
 from logbus_broker.cluster.store import Create, Set
 from logbus_broker.disk.file_names import PARTITION_METADATA
 from logbus_broker.errors import BrokerError
 from logbus_broker.log.checkpoint import RECOVERY_POINTS
 from logbus_broker.log.log_directory import LogDirectory
 from logbus_broker.metrics import health, metrics_page
+from logbus_broker.replication import replicas
 
 from tests.sim.cluster import ClusterStage, draw_story, quiet_stage
 from tests.sim.cluster_nodes import ClusterNode
@@ -131,20 +133,39 @@ def _end_offsets(stage: ClusterStage) -> set[int]:
     return {partition.end_offset for partition in partitions if partition is not None}
 
 
+def _start_after_a_power_failure(stage: ClusterStage, *order: int) -> None:
+    """In which one of them has lost what it had not flushed."""
+    for node in stage.nodes:
+        node.kill()
+        node.reboot()
+    _shorten(stage.nodes[2])
+    for number in order:
+        stage.nodes[number].start()
+        stage.run(stage.world.now + 2 * SECOND)
+
+
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 0, 1), (1, 2, 0)])
 def test_after_a_power_failure_everywhere_the_longest_log_leads_whoever_starts_last(
     written: ClusterStage, order: tuple[int, ...]
 ) -> None:
     (end,) = _end_offsets(written)
-    for node in written.nodes:
-        node.kill()
-        node.reboot()
-    _shorten(written.nodes[2])
-    for number in order:
-        written.nodes[number].start()
-        written.run(written.world.now + 2 * SECOND)
+    _start_after_a_power_failure(written, *order)
     assert written.until(lambda: not written.ailments(), 60 * SECOND), written.ailments()
     assert _end_offsets(written) == {end}
+
+
+def test_whoever_starts_last_would_lead_if_nobody_remembered_how_far_other_logs_went(
+    written: ClusterStage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rule of the test above, switched off."""
+    at_start = replicas.state_at_start
+
+    def whoever_starts_last(me: int, state: PartitionState, *others: Any) -> PartitionState:
+        return at_start(me, replace(state, withdrawn=()), *others)
+
+    monkeypatch.setattr("logbus_broker.replication.lifecycle.state_at_start", whoever_starts_last)
+    _start_after_a_power_failure(written, 0, 1, 2)
+    assert written.invariants.broken.startswith("invariant 5"), "what was visible is not there any more"
 
 
 def test_a_log_that_recovery_has_cut_is_not_vouched_for(written: ClusterStage) -> None:

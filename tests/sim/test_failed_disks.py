@@ -127,3 +127,29 @@ def test_a_leader_whose_disk_hangs_gives_its_lead_away_and_keeps_it_where_nobody
     for node in others:
         node.start()
     assert stage.until(lambda: not stage.ailments() and health(engine)[0], 30 * SECOND), stage.ailments()
+
+
+def test_a_leader_with_a_damaged_batch_gives_its_lead_away_and_fetches_its_log_anew(caplog: pytest.LogCaptureFixture) -> None:
+    """A new replica comes across it, in a segment that no start reads again."""
+    stage = quiet_stage(segment_bytes=600, checkpoint_ms=500)
+    assert not stage.finish()
+    stage.run(stage.world.now + 5 * SECOND)
+    before, leader, engine, _, _ = stage.leader()
+    path, position, size = leader.old_batches(TOPIC, 0)[0]
+    leader.disk.damage(path, position + size - 1)
+    new = next(node for node in stage.nodes if node is not leader)
+    new.kill()
+    new.replace_disk()
+    stage.invariants.lost_disk(new)
+    new.start()
+    assert stage.until(lambda: stage.leader().state.leader not in (before.leader, new.broker_id), 20 * SECOND)
+    assert stage.until(lambda: not stage.ailments() and health(engine)[0], 30 * SECOND), stage.ailments()
+    assert [record.getMessage() for record in caplog.records if record.levelname == "CRITICAL"] == [
+        f"cannot store {TOPIC}-0: its log is damaged: the checksum of the batch at offset 0 does not match its bytes: "
+        "left to the other replicas in sync until that is over"
+    ]
+    assert f"{TOPIC}-0 is damaged: moved to /disk/data/{TOPIC}-0." in caplog.text
+    assert shown(engine, "logbus_damaged_logs_total") == 1
+    assert not stage.read(0)
+    stage.run(stage.world.now + 5 * SECOND)
+    assert len({(held.end_offset, held.visible_offset) for node in stage.nodes if (held := node.held(TOPIC, 0))}) == 1

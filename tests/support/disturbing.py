@@ -5,12 +5,17 @@ Which broker it hits is read from ZooKeeper at that moment: the leader of a part
 
 from __future__ import annotations
 
+import shutil
+import tempfile
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from pathlib import Path
 from random import Random
 
 from logbus.waiting import wait_until
+from logbus_broker.disk.filesystem import FileSystem
+from logbus_broker.log.segment import scan_headers
 
 from tests.support.clusters import SESSION_MS, ClusterBroker, RunningCluster
 
@@ -103,6 +108,75 @@ def filled(choose: Callable[[RunningCluster, str], ClusterBroker]) -> Fault:
     return fault
 
 
+def zookeeper_restored(cluster: RunningCluster, topic: str, chance: Random) -> None:
+    """It comes back from a backup that lacks an election, serves for a while, and then somebody restores its newest state."""
+    server = cluster.zookeeper.servers[0]
+    with tempfile.TemporaryDirectory() as directory:
+        backup, newest = Path(directory) / "backup", Path(directory) / "newest"
+        server.kill()
+        server.back_up(backup)
+        server.ensure_serving()
+        leader(cluster, topic).kill9()
+        cluster.mend()
+        cluster.wait_until_healed(topic)
+        server.kill()
+        server.back_up(newest)
+        server.restore(backup)
+        server.ensure_serving()
+        time.sleep(BEYOND_A_SESSION_SECONDS)
+        server.kill()
+        server.restore(newest)
+        server.ensure_serving()
+
+
+def put_back(cluster: RunningCluster, topic: str, chance: Random) -> None:
+    """All are killed, and the data directory of the first to be back is a copy of an earlier stop."""
+    broker = chance.choice(list(cluster.brokers.values()))
+    with tempfile.TemporaryDirectory() as directory:
+        broker.stop()
+        copied = Path(shutil.copytree(broker.data, Path(directory) / "copy"))
+        broker.start()
+        cluster.wait_until_healed(topic)
+        time.sleep(BRIEFLY_SECONDS)
+        all_killed(cluster, topic, chance)
+        _empty(broker.data)
+        shutil.copytree(copied, broker.data, dirs_exist_ok=True)
+        broker.start()
+
+
+def damaged(cluster: RunningCluster, topic: str, chance: Random) -> None:
+    """A byte in an old segment of a leader changes, and another broker loses its disk: it asks for what is damaged."""
+    broker, other = leader(cluster, topic), follower(cluster, topic)
+    state = cluster.state(topic, 0)
+    assert state.leader == broker.broker_id, "the first partition has a leader"
+    segments = sorted((broker.data / f"{topic}-0").glob("*.log"))[:-2]
+    if not segments:
+        return  # a run that has just begun
+    _damage(chance.choice(segments), chance)
+    other.kill9()
+    _empty(other.data)
+    other.start()
+    wait_until(lambda: cluster.state(topic, 0).leader != broker.broker_id, what="another leader than the one that is damaged")
+    wait_until(lambda: list(broker.data.glob(f"{topic}-0.*-stray")), what="the damaged log to be set aside")
+    for stray in broker.data.glob("*-stray"):
+        shutil.rmtree(stray)
+
+
+def _damage(segment: Path, chance: Random) -> None:
+    """One bit of one of its batches."""
+    filesystem = FileSystem()
+    file = filesystem.open(segment)
+    position, header = chance.choice(list(scan_headers(filesystem, file, 0, filesystem.size(file))))
+    last = position + header.size - 1
+    filesystem.write_some(file, [bytes([filesystem.read_at(file, 1, last)[0] ^ 1])], last)
+
+
+def _empty(directory: Path) -> None:
+    """It may be where a disk is mounted."""
+    for path in directory.iterdir():
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
 def isolated(*, also_from_zookeeper: bool, also_from_peers: bool = True) -> Fault:
     """The leader is cut off from these, while clients still reach it."""
 
@@ -150,6 +224,12 @@ PROCESS_FAULTS: Mapping[str, Fault] = {
     "rolling restart": restarted_in_turn,
 }
 DISK_FAULTS: Mapping[str, Fault] = {"leader's disk full": filled(leader), "follower's disk full": filled(follower)}
+# What was restored, copied or damaged.
+RESTORED_FAULTS: Mapping[str, Fault] = {
+    "ZooKeeper from a backup": zookeeper_restored,
+    "a directory from a copy": put_back,
+    "a damaged byte": damaged,
+}
 LINK_FAULTS: Mapping[str, Fault] = {
     "leader cut off": isolated(also_from_zookeeper=True),
     "leader cut off from its peers": isolated(also_from_zookeeper=False),

@@ -126,6 +126,12 @@ class FileSlice:
         assert self._file is not None, "a released slice has no file"
         return self._file.fileno()
 
+    @property
+    def file(self) -> OpenFile:
+        """Valid until `release`."""
+        assert self._file is not None, "a released slice has no file"
+        return self._file
+
     def release(self) -> None:
         """Release the file; it is closed once no other holder is left. Calling this again is harmless."""
         self._file = None

@@ -79,6 +79,7 @@ class Partition:
         self.is_internal = topic in INTERNAL_TOPICS
         self.log = log
         self.impaired_reason = ""  # why nothing can be stored at the moment, although the log is online: storage_watch.py
+        self.is_damaged = False  # a batch does not match its checksum: storage_watch.py
         self.is_led = False  # by this broker
         self.leader = NO_LEADER  # the id of the other broker that leads it
         self.leader_epoch = log.epochs.current

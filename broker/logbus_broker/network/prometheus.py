@@ -138,7 +138,10 @@ OFFLINE_PARTITIONS = _gauge(
 )
 IMPAIRED = _gauge(
     "logbus_impaired_partitions",
-    "Partitions that cannot be stored here at the moment, since the disk is full or a flush does not end: /health says why.",
+    "Partitions that cannot be stored here now: the disk is full, a flush does not end, or the log is damaged. See /health.",
+)
+DAMAGED = _counter(
+    "logbus_damaged_logs_total", "Logs led here in which a follower met a damaged batch: other brokers lead them from then on."
 )
 DISK_TOTAL = _gauge("logbus_disk_total_bytes", "Size of the disk that holds the logs.")
 DISK_USABLE = _gauge("logbus_disk_usable_bytes", "What is left on it for the broker.")

@@ -80,6 +80,8 @@ class Leader:
         self._proposals = Proposals(store, clock)
         self._confirmation = Confirmation(store, clock, self.server.alive_at, confirm_seconds=config.confirm_ms / 1000)
         self.server.on_moved = self._proposals.on_moved = self._tell_moved
+        self.on_suspect: Callable[[Partition, int, int, int], None] = lambda partition, offset, size, epoch: None
+        self.server.on_suspect = lambda led, *what: self.on_suspect(self._partitions[led.key], *what)
         self.server.on_candidate = self._note_change
         self.server.on_deleted = self._tell_deleted
 

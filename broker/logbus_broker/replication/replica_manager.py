@@ -10,6 +10,7 @@ brought in line with it, whatever state it was in: so nothing can arrive late, t
     leader = none                       neither
     its topic cannot be read            neither, and its log stays: the topic may still exist
     its log has failed                  neither, and it leaves the in-sync replicas: another broker may lead (`_withdraw`)
+    its log is damaged                  once another leads, and nobody counts on it, it is set aside and fetched anew (`_renew`)
 
 A log that is being truncated is left alone: any other change waits until that is done (`_blocked`). A topic that is being deleted
 is neither led nor followed. Logs are opened from `open` on, when this process is certain to be the broker; roles are assigned
@@ -289,16 +290,19 @@ class ReplicaManager:
             self._blocked[replica.key] = None
             return
         self._end_lead(replica)
+        self._take_out(replica, _why_gone(replica, topic))
+        self._logs.remove(replica.topic.name, replica.index)
+
+    def _take_out(self, replica: LocalReplica, error: BrokerError) -> None:
+        """Close its log; `error` is what requests that wait for it get."""
         del self._replicas[replica.key]
         of_topic = self._of_topic[replica.topic.name]
         del of_topic[replica.key]
         if not of_topic:
             del self._of_topic[replica.topic.name]
         if replica.partition is not None:
-            error = _why_gone(replica.partition, topic)
             self._partitions.take_out(replica.topic, replica.index, error)
             logger.info("%s", error)
-        self._logs.remove(replica.topic.name, replica.index)
 
     # Roles
 
@@ -320,6 +324,8 @@ class ReplicaManager:
             self._end_roles(replica)
         elif state.leader == self._me:
             self._lead(replica, partition, state, topic)
+        elif partition.is_damaged and self._me not in state.isr:
+            self._renew(replica, partition, state, topic)
         else:
             self._follow(replica, partition, state, topic)
 
@@ -334,6 +340,24 @@ class ReplicaManager:
         self._withdrawn[topic.name] = None
         self._withdraw_at = self._clock.monotonic() + WITHDRAW_SECONDS
         self._store.commit(metadata_log.state_writes([change]), lambda outcome: None)
+
+    def _renew(
+        self,
+        replica: LocalReplica,
+        partition: Partition,
+        state: metadata_image.PartitionState,
+        topic: metadata_image.ClusterTopic,
+    ) -> None:
+        """The leader has all that was acknowledged, so this replica need not stay eligible."""
+        self._end_roles(replica)
+        if self._me in state.eligible:
+            self._withdraw(topic, replica.index, state)
+        elif replica.followed is not None and replica.followed.is_changing:
+            self._blocked[replica.key] = None
+        else:
+            self._take_out(replica, StorageError(f"{partition.name} is damaged, and is fetched anew from its leader"))
+            self._logs.set_damaged_aside(topic.name, replica.index)
+            self._mark((topic.name,))
 
     def went_offline(self, partition: Partition) -> None:
         """The log of one of our replicas has gone offline."""
@@ -406,11 +430,12 @@ class ReplicaManager:
             self._leader.end(replica.partition)
 
 
-def _why_gone(partition: Partition, topic: metadata_image.ClusterTopic | None) -> BrokerError:
+def _why_gone(replica: LocalReplica, topic: metadata_image.ClusterTopic | None) -> BrokerError:
     """Why a partition is no longer here; `topic` is the one of its name now."""
-    if topic is not None and topic.topic_id == partition.topic_id:
-        return NotLeaderOrFollower(f"this broker no longer has a replica of {partition.name}")
-    return StorageError(f"{partition.name} was deleted")
+    name = f"{replica.topic.name}-{replica.index}"
+    if topic is not None and topic.topic_id == replica.topic.topic_id:
+        return NotLeaderOrFollower(f"this broker no longer has a replica of {name}")
+    return StorageError(f"{name} was deleted")
 
 
 def _topics_of(change: metadata_image.Change, image: metadata_image.MetadataImage) -> Iterable[str]:

@@ -55,6 +55,9 @@ class ReplicaServer:
         self.on_deleted: Callable[[led_partition.LedPartition], None] = lambda led: None
         # A broker that may join or take over, or has to leave, has fetched.
         self.on_candidate: Callable[[led_partition.LedPartition], None] = lambda led: None
+        # A follower could not use what it was sent, or it cannot be read: from which offset on, how many bytes to look at, and
+        # the epoch of the batch before.
+        self.on_suspect: Callable[[led_partition.LedPartition, int, int, int], None] = lambda led, offset, size, epoch: None
         self.on_newer_epoch: Callable[[interfaces.TopicIdPartition, int], None] = lambda key, epoch: None
         self.is_known_topic: Callable[[bytes], bool] = lambda topic_id: True
         self.quota = replication_quota.ReplicationQuota(config.broker_id)
@@ -183,10 +186,13 @@ class ReplicaServer:
             start, visible = led.log.log_start_offset, led.progress.visible_offset
             return replica_fetch.ReplicaAnswer(*key, 0, visible, start, diverging_epoch=diverging)
         entry = session.follow(led)
+        is_asked_again = entry.is_awaited and entry.offset == part.fetch_offset
         # A request already in flight when its predecessor was answered does not reflect what that answer carried.
-        if entry.is_awaited and entry.offset == part.fetch_offset and entry.sent_in == session.session_epoch - 1:
+        if is_asked_again and entry.sent_in == session.session_epoch - 1:
             session.held_in[key] = session.session_epoch
         else:
+            if is_asked_again and not part.is_impaired:
+                self.on_suspect(led, part.fetch_offset, part.bytes_max, part.last_fetched_epoch)
             entry.is_awaited = False
         entry.offset, entry.flushed, entry.bytes_max = part.fetch_offset, part.flushed_offset, part.bytes_max
         session.dirty[key] = entry
@@ -363,6 +369,8 @@ class ReplicaServer:
                 raise errors.UnknownLeaderEpoch(f"broker {session.replica_id} is no longer a replica of it")
             piece = None if entry.is_awaited else self._records(session, entry, budget, is_first)
         except errors.BrokerError as error:
+            if isinstance(error, errors.StorageError):
+                self.on_suspect(led, entry.offset, entry.bytes_max, NO_EPOCH)
             session.forget(led.key)
             return _Row(
                 replica_fetch.ReplicaAnswer(*led.key, self._code_of(error), replica_fetch.NO_OFFSET, led.log.log_start_offset)

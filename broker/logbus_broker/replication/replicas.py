@@ -306,6 +306,16 @@ class ReplicaLogs:
         self._directory.set_aside(name, index)
         self._forget([(name, index)])
 
+    def set_damaged_aside(self, name: str, index: int) -> None:
+        """Keep the directory of a log that is closed under another name; the next log of its name is a new one."""
+
+        def moved(_: object, error: BaseException | None) -> None:
+            if error is not None:  # it is opened again, and recovery cuts off what is damaged
+                logger.error("could not set %s-%d aside: %s", name, index, error)
+
+        self._forget([(name, index)])
+        self._thread_pool.store(partial(self._directory.set_aside, name, index, "is damaged"), moved)
+
     def _forget(self, keys: Iterable[tuple[str, int]]) -> None:
         job = self._directory.forget(keys)
         if job is not None:

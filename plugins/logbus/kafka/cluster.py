@@ -1,7 +1,7 @@
 """The brokers of a cluster: which requests they support, how full their disks are, and which of them has which partition.
 
-These are requests that librdkafka does not have, so kafka-python's admin client sends them: the only place that needs a second
-library. The admin client of confluent-kafka 2.16 lacks ApiVersions, DescribeLogDirs, ListPartitionReassignments and
+These are requests that librdkafka does not have, so kafka-python's admin client sends them; only these and reassignments.py need
+a second library. The admin client of confluent-kafka 2.16 lacks ApiVersions, DescribeLogDirs, ListPartitionReassignments and
 DescribeTopicPartitions (eligible leader replicas), and leaves the offline replicas out of a topic's description. Everything else
 goes through `Client`. What needs a newer broker or another kind of cluster is asked last, and is unknown where it is refused.
 
@@ -17,6 +17,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from threading import Lock
 from typing import Any
 
 from logbus.errors import LogbusError, NotAskable, UserError
@@ -50,25 +51,35 @@ OF_CONNECTING: Mapping[str, tuple[str, ...]] = {
 }
 FALSE = ("false", "f", "0")  # as librdkafka reads it
 OFFSETS_TOPIC = "__consumer_offsets"
+_IMPORTING = Lock()
+
+
+def kafka_python() -> Any:
+    """kafka-python, imported when it is first needed. Its modules import each other: where two threads began with different ones,
+    each would wait for the other, and one would get half a module."""
+    with _IMPORTING:
+        import kafka.admin
+        import kafka.errors
+    return kafka
 
 
 @contextmanager
 def admin_client(client: Client) -> Iterator[Any]:
     """A `KafkaAdminClient` connected to the client's broker; its errors are raised as logbus errors."""
-    from kafka.admin import KafkaAdminClient
-    from kafka.errors import KafkaError
-
+    kafka = kafka_python()
     client.ask(client.ask_cluster)
     limit_ms = int(client.slow_seconds_max * 1000)
     with announced(f"the broker at {client.address}", client.say):
         try:
-            admin = KafkaAdminClient(**translated(client.config), bootstrap_timeout_ms=limit_ms, request_timeout_ms=limit_ms)
-        except (KafkaError, OSError, ValueError, AssertionError) as error:
+            admin = kafka.admin.KafkaAdminClient(
+                **translated(client.config), bootstrap_timeout_ms=limit_ms, request_timeout_ms=limit_ms
+            )
+        except (kafka.errors.KafkaError, OSError, ValueError, AssertionError) as error:
             not_to_it = f"unknown: the broker at {client.address} answers, but not to kafka-python with these settings: {error}"
             raise explained(client, error, NotAskable(not_to_it)) from None
         try:
             yield admin
-        except KafkaError as error:
+        except kafka.errors.KafkaError as error:
             raise explained(client, error) from None
         finally:
             admin.close()
@@ -202,6 +213,15 @@ class PartitionReplicas:
     def is_moving(self) -> bool:
         return bool(self.adding or self.removing)
 
+    @property
+    def partition_id(self) -> PartitionId:
+        return self.topic, self.partition
+
+    @property
+    def targets(self) -> tuple[int, ...]:
+        """The replicas, or those that it will have once its move has ended; the preferred leader first."""
+        return tuple(broker for broker in self.replicas if broker not in self.removing)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterFacts:
@@ -282,14 +302,13 @@ def partition_bytes(directories: list[DirectoryReading]) -> dict[tuple[str, int]
 
 def cluster_facts(client: Client, begin: Callable[[Client], AbstractContextManager[Any]] = admin_client) -> ClusterFacts:
     """`BrokerUnavailable` where no broker answers."""
-    from kafka.errors import KafkaConnectionError
-
+    error_classes = kafka_python().errors
     tries_left = TRIES
     while True:
         with begin(client) as broker:
             try:
                 return with_settings(client, describe_cluster(broker, needs_moves=tries_left > TRIES // 2))
-            except KafkaConnectionError as refused:
+            except error_classes.KafkaConnectionError as refused:
                 tries_left -= 1
                 if not tries_left:
                     raise explained(client, refused) from None
@@ -297,15 +316,21 @@ def cluster_facts(client: Client, begin: Callable[[Client], AbstractContextManag
 
 def with_settings(client: Client, facts: ClusterFacts) -> ClusterFacts:
     """With the settings by which a number of replicas is too low; those that the user may not see stay unknown."""
-    topics = sorted({part.topic for part in facts.partitions if len(part.in_sync) < len(part.replicas)})
-    settings_by_topic = {topic: client.outcome(future, topic) for topic, future in client.ask_settings(topics).items()}
-    numbers = ((topic, _number(settings, "min.insync.replicas")) for topic, settings in settings_by_topic.items())
-    insync_min = {topic: number for topic, number in numbers if number is not None}
+    insync_min = insync_minima(
+        client, sorted({part.topic for part in facts.partitions if len(part.in_sync) < len(part.replicas)})
+    )
     factor = None
     if len(facts.brokers) > 1 and any(part.topic == OFFSETS_TOPIC for part in facts.partitions):
         future = client.ask_broker_settings(facts.brokers[0].broker_id)
         factor = _number(client.outcome(future, OFFSETS_TOPIC), "offsets.topic.replication.factor")
     return replace(facts, insync_min=insync_min, offsets_factor=factor)
+
+
+def insync_minima(client: Client, topics: Sequence[str]) -> dict[str, int]:
+    """The min.insync.replicas of those whose settings the user may see."""
+    settings_by_topic = {topic: client.outcome(future, topic) for topic, future in client.ask_settings(topics).items()}
+    numbers = ((topic, _number(settings, "min.insync.replicas")) for topic, settings in settings_by_topic.items())
+    return {topic: number for topic, number in numbers if number is not None}
 
 
 def _number(settings: Any, name: str) -> int | None:
@@ -314,19 +339,18 @@ def _number(settings: Any, name: str) -> int | None:
 
 def describe_cluster(client: Any, *, needs_moves: bool = True) -> ClusterFacts:
     """The cluster, read in one conversation. Only the controller knows what is being moved, and it may be dead."""
-    from kafka.errors import KafkaConnectionError, KafkaError
-
+    error_classes = kafka_python().errors
     cluster = client.describe_cluster()
     topics = client.describe_topics()
     try:
         moves = client.list_partition_reassignments()
-    except KafkaConnectionError:
+    except error_classes.KafkaConnectionError:
         if needs_moves:
             raise
         moves = {}
     try:
         eligible = eligible_replicas(client, [topic["name"] for topic in topics])
-    except KafkaError:
+    except error_classes.KafkaError:
         eligible = {}
     brokers = [
         LiveBroker(broker_id=row["broker_id"], host=row["host"], port=row["port"], rack=row["rack"]) for row in cluster["brokers"]
@@ -336,9 +360,9 @@ def describe_cluster(client: Any, *, needs_moves: bool = True) -> ClusterFacts:
         try:
             (answer,) = client.describe_log_dirs(brokers=[broker.broker_id])
             directories += [log_directory(broker.broker_id, described) for described in answer["log_dirs"]]
-        except KafkaConnectionError:
+        except error_classes.KafkaConnectionError:
             unreachable.append(broker.broker_id)
-        except KafkaError:  # a right that is lacking
+        except error_classes.KafkaError:  # a right that is lacking
             break
     controller = cluster.get("controller_id", -1)
     moving = {(part.topic, part.partition): move for part, move in moves.items()}

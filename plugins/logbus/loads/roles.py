@@ -99,7 +99,7 @@ def warehouse_statements(connection: Connection, *, apart: bool = False) -> list
         *task_login_statements(database),
         *owned_by(connection, OWNER, OWNED_SCHEMAS),
         *(f"grant select on all tables in schema {name} to {READER}" for name in READ_SCHEMAS),
-        *(statement for name in tables_of_pipelines(connection) for statement in table_statements(connection, name)),
+        *(statement for name in loaded_tables(connection) for statement in table_statements(connection, name)),
         # Last: a schema of attempts that is made above is not for readers.
         f"alter default privileges for role {OWNER} grant select on tables to {READER}",
         f"alter default privileges for role {OWNER} grant usage on schemas to {READER}",
@@ -242,12 +242,12 @@ def owned_by(connection: Connection, role: str, schemas: Sequence[str]) -> list[
     return [f"alter {row.kind} {row.name} owner to {role}" for row in others]
 
 
-def tables_of_pipelines(connection: Connection) -> list[TableName]:
-    """Those that are here: the rows of some are stored elsewhere."""
-    ledger = TableName(name=schema.pipeline.name, schema=table_names.SCHEMA)
-    if not target.relation_exists(connection, ledger):
-        return []
-    names = map(table_names.parse_table, connection.scalars(select(schema.pipeline.c.table_name).order_by("name")))
+def loaded_tables(connection: Connection) -> list[TableName]:
+    """And of their aggregates. Those that are here: the rows of some are stored elsewhere."""
+    names: list[TableName] = []
+    for owner in (schema.pipeline, schema.aggregate):
+        if target.relation_exists(connection, TableName(name=owner.name, schema=table_names.SCHEMA)):
+            names += map(table_names.parse_table, connection.scalars(select(owner.c.table_name).order_by("name")))
     return [name for name in names if target.relation_exists(connection, name)]
 
 

@@ -293,7 +293,7 @@ def dags_by_pipeline(connection: Connection) -> dict[str, list[str]]:
     return dag_ids
 
 
-# Columns inferred from a pipeline's records, with the setting `{"infer": true}`.
+# Columns inferred from a pipeline's records, with the setting `{"infer": true}`, or from their schemas.
 #
 # A column is stored once, with the type it was first seen with, and never changes: two concurrent loads that look at different
 # records agree. Inferred columns follow the declared ones, which take precedence, whenever the pipeline is read from the ledger.
@@ -306,7 +306,7 @@ INFERRED_COLUMNS_MAX = 250
 
 def with_inferred(connection: Connection, pipeline: model.Pipeline) -> model.Pipeline:
     """The pipeline with the inferred columns added to its setting `columns`."""
-    if not pipeline.options.infer:
+    if not pipeline.options.infer and pipeline.parse not in pipeline_settings.SCHEMA_PARSERS:
         return pipeline
     column = schema.inferred_column.c
     query = select(column.name, column.type).where(column.pipeline == pipeline.name).order_by(column.found_at, column.name)
@@ -371,6 +371,7 @@ def remove(engine: Engine, name: str, now: datetime, *, is_executed: bool) -> Re
     with engine.begin() as connection:
         rows.pipeline_row(connection, name, lock=True)  # a concurrent freeze waits, then finds it gone
         refuse_loaded(connection, name)
+        refuse_aggregated(connection, name)
         refuse_at_work(connection, name, now)
         windows = select(WINDOW.c.id).where(WINDOW.c.pipeline == name)
         removal = Removal(
@@ -397,6 +398,14 @@ def refuse_loaded(connection: Connection, name: str) -> None:
             f"pipeline {name} has loaded {formatting.many(count, 'window')}, "
             f"from {model.instant_text(first)} to {model.instant_text(last)}: what proves their rows stays in the "
             "ledger. Take its DAG away, and nothing loads it any more"
+        )
+
+
+def refuse_aggregated(connection: Connection, name: str) -> None:
+    query = select(schema.aggregate.c.name).where(schema.aggregate.c.pipeline == name).order_by(schema.aggregate.c.name)
+    if names := connection.scalars(query).all():
+        raise errors.PipelineConflict(
+            f"aggregates are computed from pipeline {name}: {', '.join(names)}. `logbus aggregate drop NAME` first"
         )
 
 

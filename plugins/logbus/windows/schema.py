@@ -12,6 +12,8 @@
     dead_letter    records that did not parse, with the reason and the raw bytes
     redrive        dead letters of a window parsed again
     producer_count which numbers of a producer's stream arrived in a window
+    schema         what a pipeline's values were decoded by, kept for loads without a registry
+    schema_use     how many records of a window each was for
 
     retention_policy    how long and how much of a topic is kept, and for how long unloaded windows hold it back
     retention_hold      a topic from which nothing is deleted, until when and why
@@ -21,6 +23,12 @@
     watcher        a trigger in Airflow that waits for windows of a pipeline to reach a stage
     announcement   windows announced to it
     taken_window   which run of an event-driven DAG a window belongs to
+
+    aggregate          a table that is computed from a pipeline's rows, by the hours of their own times
+    aggregation        one run that brought it up to date; the newest is the fence
+    aggregated_window  which load of a window is in it
+    touched_hour       event hours that the window's rows fall into
+    aggregated_hour    what it holds of an event hour, and whether that was audited
 
     audited_table  a table that others load, and what its last audit found
     audited_hour   what the newest audit of an hour of it found
@@ -251,6 +259,29 @@ producer_count = sa.Table(
     sa.Index("ix_logbus_producer_count_stream", "stream", "last_number"),
 )
 
+frozen_schema = sa.Table(
+    "schema",
+    metadata,
+    sa.Column("pipeline", sa.Text, sa.ForeignKey(pipeline.c.name), primary_key=True),
+    sa.Column("reference", sa.LargeBinary, primary_key=True),  # as values begin: logbus.schemas.wire_format
+    sa.Column("type", sa.Text, nullable=False),  # AVRO, PROTOBUF or JSON
+    sa.Column("text", sa.Text, nullable=False),
+    sa.Column("id", sa.BigInteger),  # in the registry; null: values name it by its GUID
+    sa.Column("guid", sa.Text),
+    sa.Column("imports", JSONB, nullable=False),  # the schemas it refers to, with their texts, dependencies first
+    sa.Column("registry", sa.Text),  # the URL it came from
+    sa.Column("frozen_at", sa.DateTime(timezone=True), nullable=False),
+)
+
+schema_use = sa.Table(
+    "schema_use",
+    metadata,
+    sa.Column("window_id", sa.BigInteger, sa.ForeignKey(window.c.id), primary_key=True, autoincrement=False),
+    sa.Column("prefix", sa.LargeBinary, primary_key=True),  # the reference, and in Protobuf which message
+    sa.Column("attempt", sa.Integer, nullable=False),
+    sa.Column("record_count", sa.BigInteger, nullable=False),
+)
+
 retention_policy = sa.Table(
     "retention_policy",
     metadata,
@@ -325,6 +356,69 @@ taken_window = sa.Table(
     sa.Column("starts_at", sa.DateTime(timezone=True), primary_key=True),
     sa.Column("run_id", sa.Text, nullable=False),
     sa.Column("taken_at", sa.DateTime(timezone=True), nullable=False),
+)
+
+aggregate = sa.Table(
+    "aggregate",
+    metadata,
+    sa.Column("name", sa.Text, primary_key=True),
+    sa.Column("pipeline", sa.Text, sa.ForeignKey(pipeline.c.name), nullable=False),
+    sa.Column("table_name", sa.Text, nullable=False, unique=True),
+    sa.Column("definition", JSONB, nullable=False),
+    sa.Column("registered_at", sa.DateTime(timezone=True), nullable=False),
+    sa.Column("columns", JSONB(none_as_null=True)),  # of its table, name to type; null: it was not made yet
+    sa.Column("newest", sa.BigInteger),  # the aggregation that may write; null: none has begun
+)
+
+aggregation = sa.Table(
+    "aggregation",
+    metadata,
+    sa.Column("id", sa.BigInteger, sa.Identity(always=True), primary_key=True),
+    sa.Column("aggregate", sa.Text, sa.ForeignKey(aggregate.c.name), nullable=False, index=True),
+    sa.Column("state", sa.Text, nullable=False),
+    sa.Column("run_id", sa.Text, nullable=False),
+    sa.Column("began_at", sa.DateTime(timezone=True), nullable=False),
+    sa.Column("ended_at", sa.DateTime(timezone=True)),
+    sa.Column("window_count", sa.BigInteger, nullable=False, server_default="0"),  # whose load was new
+    sa.Column("hour_count", sa.BigInteger, nullable=False, server_default="0"),  # that these touch, or touched before
+    sa.Column("row_count", sa.BigInteger, nullable=False, server_default="0"),  # written
+    sa.Column("error", sa.Text),
+)
+
+# Without a foreign key to the window: its check would wait for whatever load is at work on that, and fail after it. A window that
+# was loaded is never deleted.
+aggregated_window = sa.Table(
+    "aggregated_window",
+    metadata,
+    sa.Column("aggregate", sa.Text, sa.ForeignKey(aggregate.c.name), primary_key=True),
+    sa.Column("window_id", sa.BigInteger, primary_key=True, autoincrement=False),
+    sa.Column("loaded_attempt", sa.Integer, nullable=False),
+    sa.Column("loaded_count", sa.BigInteger, nullable=False),  # a redrive adds rows to the same attempt
+    sa.Column("untimed_count", sa.BigInteger, nullable=False),  # rows without an event time, which are in no hour
+    sa.Column("missing_count", sa.BigInteger, nullable=False),  # all of its rows, if its partition was gone by then
+)
+
+touched_hour = sa.Table(
+    "touched_hour",
+    metadata,
+    sa.Column("aggregate", sa.Text, primary_key=True),
+    sa.Column("hour", sa.DateTime(timezone=True), primary_key=True),
+    sa.Column("window_id", sa.BigInteger, primary_key=True, autoincrement=False),
+    sa.Column("row_count", sa.BigInteger, nullable=False),
+    sa.ForeignKeyConstraint(["aggregate", "window_id"], [aggregated_window.c.aggregate, aggregated_window.c.window_id]),
+    sa.Index("ix_logbus_touched_hour_window", "aggregate", "window_id"),
+)
+
+aggregated_hour = sa.Table(
+    "aggregated_hour",
+    metadata,
+    sa.Column("aggregate", sa.Text, sa.ForeignKey(aggregate.c.name), primary_key=True),
+    sa.Column("hour", sa.DateTime(timezone=True), primary_key=True),
+    sa.Column("aggregation", sa.BigInteger, sa.ForeignKey(aggregation.c.id), nullable=False),  # that wrote it last
+    sa.Column("row_count", sa.BigInteger, nullable=False),
+    sa.Column("audited_at", sa.DateTime(timezone=True)),  # null: not since it was written
+    sa.Column("audit_problems", JSONB(none_as_null=True)),
+    sa.Column("kept_because", sa.Text),  # why it was not computed again although a load has touched it; null: it was
 )
 
 audited_table = sa.Table(

@@ -19,6 +19,7 @@ DEPENDENT_OBJECTS = "2BP01"  # a DROP without CASCADE
 OVERLAPPING_PARTITION = "42P17"
 LOCK_NOT_AVAILABLE = "55P03"
 DEADLOCK_DETECTED = "40P01"
+SERIALIZATION_FAILURE = "40001"  # what a snapshot shows was changed by another transaction since
 DISK_FULL = "53100"
 READ_ONLY_TRANSACTION = "25006"  # on a standby, for one
 QUERY_CANCELED = "57014"  # by statement_timeout, or by somebody's pg_cancel_backend

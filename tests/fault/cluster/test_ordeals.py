@@ -14,11 +14,12 @@ import pytest
 
 from benchmarks.peers.authority import Authority
 from tests.support.clusters import RunningCluster
-from tests.support.disturbing import DISK_FAULTS, LINK_FAULTS, PROCESS_FAULTS, Fault
+from tests.support.disturbing import DISK_FAULTS, LINK_FAULTS, PROCESS_FAULTS, RESTORED_FAULTS, Fault
 from tests.support.ordeal import Ordeal, report
 from tests.support.zookeeper import RunningZooKeeper
 
 SOAK_SECONDS = 600
+SOAK_SEED = 3
 ONLY_IN_THE_SOAK = (
     "controller stopped",
     "follower stopped",
@@ -92,6 +93,9 @@ def test_nothing_acknowledged_is_lost_twice_or_out_of_order_while_links_are_cut_
 def test_nothing_acknowledged_is_lost_twice_or_out_of_order_in_ten_minutes_of_faults(
     zookeeper: RunningZooKeeper, tmp_path: Path
 ) -> None:
-    with RunningCluster(tmp_path, zookeeper, chroot="/soak", has_links=True) as cluster:
-        faults = shuffled_until({**PROCESS_FAULTS, **LINK_FAULTS}, Random(3), time.monotonic() + SOAK_SECONDS)
+    # Segments of a quarter of a megabyte, so that there are old ones, of which a start checks no more.
+    settings = {"log.segment.bytes": str(1 << 18), "log.flush.offset.checkpoint.interval.ms": "1000"}
+    with RunningCluster(tmp_path, zookeeper, chroot="/soak", has_links=True, disk_megabytes=512, settings=settings) as cluster:
+        every_fault = {**PROCESS_FAULTS, **LINK_FAULTS, **DISK_FAULTS, **RESTORED_FAULTS}
+        faults = shuffled_until(every_fault, Random(SOAK_SEED), time.monotonic() + SOAK_SECONDS)
         go_through(Ordeal(cluster, seed=3), faults, tmp_path / "history.jsonl")

@@ -26,12 +26,16 @@ class ScriptedLogs:
     def __init__(self) -> None:
         self.openings: list[tuple[AssignedReplica, Callable[[OpenedReplica], None], bool]] = []
         self.removed: list[tuple[str, int]] = []
+        self.set_aside: list[tuple[str, int]] = []
 
     def open(self, replicas: Sequence[AssignedReplica], then: Callable[[OpenedReplica], None], *, may_make: bool) -> None:
         self.openings.extend((replica, then, may_make) for replica in replicas)
 
     def remove(self, name: str, index: int) -> None:
         self.removed.append((name, index))
+
+    def set_damaged_aside(self, name: str, index: int) -> None:
+        self.set_aside.append((name, index))
 
 
 class ScriptedManager:
@@ -125,6 +129,7 @@ class Scene:
             index=replica.index,
             log=log,
             is_led=False,
+            is_damaged=False,
             leader=-1,
             leader_epoch=-1,
         )
@@ -142,7 +147,12 @@ def topic(
     number: int = 1, *, leader: int = ME, epoch: int = 0, isr: tuple[int, ...] = (ME, OTHER), **others: Any
 ) -> ClusterTopic:
     state = PartitionState(
-        leader=leader, leader_epoch=epoch, isr=isr, version=others.pop("version", 0), is_lost=others.pop("is_lost", False)
+        leader=leader,
+        leader_epoch=epoch,
+        isr=isr,
+        version=others.pop("version", 0),
+        is_lost=others.pop("is_lost", False),
+        eligible=others.pop("eligible", ()),
     )
     replicas = others.pop("replicas", (ME, OTHER))
     return ClusterTopic(name="clicks", topic_id=UUID(int=number), replicas=(replicas,), states=(state,), version=0)
@@ -281,3 +291,22 @@ def test_a_log_that_knows_more_than_zookeeper_is_not_led(scene: Scene) -> None:
     scene.work()
     assert "the newest in ZooKeeper is 3" in partition.log.offline_reason
     assert scene.manager.did == []
+
+
+def test_a_damaged_log_is_set_aside_and_fetched_anew_once_nobody_counts_on_it(scene: Scene) -> None:
+    partition = scene.serve(topic())
+    partition.is_damaged = True
+    scene.see(topic(leader=OTHER, epoch=1))
+    assert scene.fetched == [("follow", OTHER)], "it is a member, and its leader has yet to learn that it should not be"
+    scene.see(topic(leader=OTHER, epoch=1, isr=(OTHER,), eligible=(ME,)))
+    assert len(scene.commits) == 1, "it gives up being eligible"
+    assert (scene.logs.set_aside, scene.logs.openings) == ([], [])
+    scene.see(topic(leader=OTHER, epoch=1, isr=(OTHER,)))
+    scene.work()
+    assert scene.logs.set_aside == [("clicks", 0)]
+    assert isinstance(scene.manager.errors.pop(), StorageError)
+    assert [may_make for _, _, may_make in scene.logs.openings] == [True]
+    scene.open_next(was_on_disk=False)
+    scene.work()
+    assert scene.fetched[-1] == ("follow", OTHER)
+    assert scene.logs.removed == []

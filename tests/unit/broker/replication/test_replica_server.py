@@ -481,3 +481,33 @@ def test_a_follower_that_gave_the_partition_up_is_not_alive_for_it(scene: Leader
     follower = fetching(scene)
     follower.send(forgotten=[led.key])
     assert scene.server.alive_at(1, led) == -float("inf")
+
+
+def test_what_a_follower_asks_for_again_is_suspect_and_what_it_had_not_received_yet_is_not(scene: LeaderScene) -> None:
+    led = scene.lead()
+    suspected: list[tuple[int, int, int]] = []
+    scene.server.on_suspect = lambda led, *what: suspected.append(what)
+    scene.append(led, 3, 2)
+    early = fetching(scene)
+    early.send(wants(0, 0))
+    assert suspected == [], "it was on its way when the answer was sent"
+    follower = fetching(scene, broker_id=2)
+    for offset, last_epoch in ((3, 0), (5, 0)):
+        follower.send()
+        follower.send(wants(0, offset, last_epoch=last_epoch))
+    assert suspected == []
+    again = fetching(scene, incarnation=2)
+    again.send()
+    again.send(wants(0, 0, bytes_max=1_000))
+    assert suspected == [(0, 1_000, -1)]
+
+
+def test_a_follower_that_can_store_nothing_suspects_nobody(scene: LeaderScene) -> None:
+    led = scene.lead()
+    suspected: list[tuple[int, int, int]] = []
+    scene.server.on_suspect = lambda led, *what: suspected.append(what)
+    scene.append(led, 3)
+    follower = fetching(scene)
+    follower.send()
+    follower.send(wants(0, 0)._replace(is_impaired=True))
+    assert suspected == []

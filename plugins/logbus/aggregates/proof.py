@@ -1,0 +1,203 @@
+"""The proof of an aggregate: its rows of chosen event hours, compared one by one with what the pipeline's rows add up to.
+
+Both are read in one snapshot. Windows whose load is newer than the aggregate touch hours in which the two rightly differ: these
+hours are left out, as behind; and so are those of which rows are gone with old partitions, as kept. Otherwise not a single row
+may differ. By default the windows are read that touch the hours by the ledger's word, whose counts were compared with those of
+the loads when it was written; a full proof takes no such word, and reads the pipeline's whole table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.dialects.postgresql import insert
+
+from logbus import errors, model
+from logbus.aggregates.aggregation import begin_snapshot, new_loads, row_of, starts_touching, statements_of, touched_hours
+from logbus.aggregates.definition import WINDOW_START, of_ledger
+from logbus.aggregates.statements import Statements
+from logbus.formatting import many, several
+from logbus.windows import rows, schema
+
+HOURS_AT_ONCE = 168  # one snapshot each: a week
+DIFFERENCES_MAX = 1_000  # rows of one snapshot that are fetched, and of which some are shown
+PROBLEMS_KEPT_MAX = 20  # of an hour, in the ledger
+PROBLEMS_SHOWN_MAX = 10  # in an error
+
+EXACT, WRONG, BEHIND, KEPT = VERDICTS = ("exact", "wrong", "behind", "kept")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HourProof:
+    """`problems`: rows that differ, each as a sentence; `behind` and `kept` hours were not compared."""
+
+    hour: datetime
+    verdict: str
+    problems: Sequence[str] = ()
+
+    def summary(self) -> dict[str, Any]:
+        """As JSON-ready values."""
+        return {"hour": model.instant_text(self.hour), "verdict": self.verdict, "problems": list(self.problems)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AggregateProof:
+    """The verdict on each hour that was asked about, by hour."""
+
+    aggregate: str
+    hours: Sequence[HourProof]
+
+    def of(self, verdict: str) -> list[datetime]:
+        return [hour.hour for hour in self.hours if hour.verdict == verdict]
+
+    def failure(self) -> str:
+        problems = [f"{model.instant_text(hour.hour)}: {problem}" for hour in self.hours for problem in hour.problems]
+        return (
+            f"aggregate {self.aggregate} is wrong in {many(len(self.of('wrong')), 'hour')}: "
+            f"{several(problems, PROBLEMS_SHOWN_MAX, separator='; ')}"
+        )
+
+    def summary(self) -> dict[str, Any]:
+        """As JSON-ready values."""
+        counts = {verdict: len(self.of(verdict)) for verdict in VERDICTS}
+        return {"aggregate": self.aggregate, **counts, "hours": [hour.summary() for hour in self.hours]}
+
+
+def prove_unaudited(engine: sa.Engine, name: str, now: datetime) -> AggregateProof:
+    """Of the hours that were written since they were last compared, and of those that were wrong then."""
+    row_in = schema.aggregated_hour
+    is_due = sa.or_(row_in.c.audited_at.is_(None), sa.func.jsonb_array_length(row_in.c.audit_problems) > 0)
+    query = sa.select(row_in.c.hour).where(row_in.c.aggregate == name, is_due).order_by(row_in.c.hour)
+    with engine.connect() as connection:
+        row_of(connection, name)
+        hours = list(connection.scalars(query))
+    return _prove(engine, name, hours, now)
+
+
+def prove_span(
+    engine: sa.Engine,
+    name: str,
+    now: datetime,
+    *,
+    since: datetime | None = None,
+    until: datetime | None = None,
+    is_full: bool = False,
+) -> AggregateProof:
+    """Of all hours that begin in [since, until): those in the ledger, and those of which the table has rows. A full proof also
+    looks for hours of the pipeline's rows that neither of them has."""
+    row_in = schema.aggregated_hour
+    listed = [row_in.c.aggregate == name]
+    listed += [] if since is None else [row_in.c.hour >= since]
+    listed += [] if until is None else [row_in.c.hour < until]
+    with engine.connect() as connection:
+        row = row_of(connection, name)
+        hours = set(connection.scalars(sa.select(row_in.c.hour).where(*listed)))
+        statements = statements_of(connection, of_ledger(row)) if row["columns"] else None
+        if statements is not None:
+            span = {**statements.values(), "since": since, "until": until}
+            hours |= set(connection.scalars(statements.hours_between(of_rows=is_full), span))
+    return _prove(engine, name, sorted(hours), now, is_full=is_full)
+
+
+def _prove(engine: sa.Engine, name: str, hours: Sequence[datetime], now: datetime, *, is_full: bool = False) -> AggregateProof:
+    proofs: list[HourProof] = []
+    for first in range(0, len(hours), HOURS_AT_ONCE):
+        proofs += _prove_together(engine, name, hours[first : first + HOURS_AT_ONCE], now, is_full)
+    return AggregateProof(aggregate=name, hours=proofs)
+
+
+def _prove_together(engine: sa.Engine, name: str, hours: Sequence[datetime], now: datetime, is_full: bool) -> Iterator[HourProof]:
+    row_in = schema.aggregated_hour
+    chosen = (row_in.c.aggregate == name, rows.among(row_in.c.hour, hours))
+    with engine.connect() as connection:
+        before = statements_of(connection, of_ledger(row_of(connection, name)))
+    with engine.begin() as connection:
+        begin_snapshot(connection, None if before is None else before.source)
+        row = row_of(connection, name)
+        statements = statements_of(connection, of_ledger(row))
+        if before is None or statements is None:
+            return
+        in_ledger = {hour.hour: hour for hour in connection.execute(sa.select(row_in).where(*chosen))}
+        not_compared = dict.fromkeys((hour for hour in in_ledger if in_ledger[hour].kept_because is not None), KEPT)
+        not_compared |= dict.fromkeys(_hours_without_rows(connection, statements, hours), KEPT)
+        not_compared |= dict.fromkeys(_hours_behind(connection, statements), BEHIND)
+        compared = [hour for hour in hours if hour not in not_compared]
+        problems = _differences(connection, statements, compared, is_full=is_full)
+    # In a transaction of its own: a run that has written an hour since then has not to wait, and its rows were not compared.
+    with engine.begin() as connection:
+        for hour in compared:
+            verdict = {"audited_at": now, "audit_problems": problems.get(hour, [])[:PROBLEMS_KEPT_MAX]}
+            # Rows of an hour that no run has written: the next one deletes them.
+            unknown = {"aggregate": name, "hour": hour, "aggregation": row["newest"], "row_count": 0}
+            if hour in in_ledger:
+                is_same = (row_in.c.hour == hour, row_in.c.aggregation == in_ledger[hour].aggregation)
+                connection.execute(sa.update(row_in).where(row_in.c.aggregate == name, *is_same).values(verdict))
+            else:
+                connection.execute(insert(row_in).values(**unknown, **verdict).on_conflict_do_nothing())
+    for hour in hours:
+        verdict_of_hour = not_compared.get(hour, WRONG if hour in problems else EXACT)
+        yield HourProof(hour=hour, verdict=verdict_of_hour, problems=problems.get(hour, ()))
+
+
+def _hours_behind(connection: sa.Connection, statements: Statements) -> set[datetime]:
+    """Hours that new loads touched before or touch now."""
+    loads = new_loads(connection, statements.aggregate)
+    if not loads:
+        return set()
+    hour = schema.touched_hour
+    is_theirs = (
+        hour.c.aggregate == statements.aggregate.name,
+        rows.among(hour.c.window_id, [load.window_id for load in loads]),
+    )
+    before = set(connection.scalars(sa.select(hour.c.hour).where(*is_theirs)))
+    counted = touched_hours(connection, statements, loads)
+    return before | {hour for hours in counted.values() for hour in hours if hour is not None}
+
+
+def _hours_without_rows(connection: sa.Connection, statements: Statements, hours: Sequence[datetime]) -> list[datetime]:
+    """Hours that windows touch whose rows are gone, all of them: partitions that were dropped because they are old."""
+    starts = starts_touching(connection, statements.aggregate, hours)
+    gone = list(connection.scalars(statements.windows_without_rows(), statements.values(starts)))
+    hour, window = schema.touched_hour, schema.window
+    query = sa.select(hour.c.hour).join(window, window.c.id == hour.c.window_id).where(rows.among(window.c.starts_at, gone))
+    return list(connection.scalars(query.where(hour.c.aggregate == statements.aggregate.name))) if gone else []
+
+
+def _differences(
+    connection: sa.Connection, statements: Statements, hours: Collection[datetime], *, is_full: bool
+) -> dict[datetime, list[str]]:
+    """By hour the rows that differ, each as a sentence."""
+    starts = [] if is_full else starts_touching(connection, statements.aggregate, hours)
+    parameters = {**statements.values(starts, hours), "most": DIFFERENCES_MAX}
+    columns = [*statements.stored_columns()]
+    keys = (WINDOW_START, *statements.aggregate.keys)
+    pairs: dict[tuple[Any, ...], dict[bool, Mapping[str, Any]]] = {}
+    for is_stored, *values in connection.execute(statements.differences(of_windows=not is_full), parameters):
+        row = dict(zip(columns, values, strict=True))
+        pairs.setdefault(tuple(row[key] for key in keys), {})[is_stored] = row
+    problems: dict[datetime, list[str]] = {}
+    for key, sides in pairs.items():
+        problems.setdefault(model.Grid().floor(key[0]), []).append(_sentence(keys, key, sides.get(True), sides.get(False)))
+    return problems
+
+
+def _sentence(
+    keys: Sequence[str], key: Sequence[Any], stored: Mapping[str, Any] | None, computed: Mapping[str, Any] | None
+) -> str:
+    """`2015-05-17T10:05:00Z, status 200: requests is 7, the rows give 8`."""
+    named = ", ".join((model.instant_text(key[0]), *(f"{name} {value}" for name, value in zip(keys[1:], key[1:], strict=True))))
+    if stored is None:
+        return f"{named}: no row, and the pipeline's rows give one"
+    if computed is None:
+        return f"{named}: a row, and the pipeline's rows give none"
+    differing = [name for name in stored if name not in keys and stored[name] != computed[name]]
+    return f"{named}: " + ", ".join(f"{name} is {stored[name]}, the rows give {computed[name]}" for name in differing)
+
+
+def refuse_wrong(proof: AggregateProof) -> None:
+    if proof.of(WRONG):
+        raise errors.AuditMismatch(proof.failure())
