@@ -211,7 +211,7 @@ def join(arguments: Namespace) -> None:
         if not arguments.accept:
             print(f"--accept makes it the first broker of {where}; it cannot be served alone after that")
             return
-        directory.begin()
+        directory.begin(metadata)
         in_zookeeper(joining.make_cluster(directory.cluster_id))
         for topics in in_batches(metadata.topics, joining.TOPICS_AT_ONCE):
             in_zookeeper(joining.create_topics([(directory.cluster_topic(topic, clock), topic.overrides) for topic in topics]))

@@ -19,7 +19,7 @@ A failure anywhere leaves what the same command, run again, completes.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from uuid import UUID
 
@@ -39,10 +39,10 @@ from logbus_broker.cluster import (
 )
 from logbus_broker.config.settings import BrokerConfig
 from logbus_broker.disk.filesystem import FileSystem
-from logbus_broker.errors import StartupError
+from logbus_broker.errors import StartupError, storage_errors
 from logbus_broker.log.log_directory import CLEAN_MARKER, JOINING, LogDirectory
 from logbus_broker.log.partition_log import PartitionLog
-from logbus_broker.security.state import SecurityState
+from logbus_broker.security.state import AUDIT_TOPIC, SecurityState
 
 TOPICS_AT_ONCE = 100  # created in one session of the command, each of which has a minute
 _FIRST_START = 0
@@ -106,29 +106,36 @@ class JoiningDirectory:
             dynamic_config.Scope.THIS_BROKER: str(self._config.broker_id),
         }
         return StandaloneMetadata(
-            topics=list(topic_registry.TopicRegistry(self._directory, self._new_id)),
+            topics=list(map(_in_cluster, topic_registry.TopicRegistry(self._directory, self._new_id))),
             settings={name: values for scope, name in names.items() if (values := overrides.of(scope))},
             security=security_store.LocalSecurity(self._directory).state,
             next_producer_id=producer_ids.next_local_block(self._directory),
         )
 
-    def begin(self) -> None:
+    def begin(self, metadata: StandaloneMetadata) -> None:
         """Step 1."""
-        if not self.is_joining:
-            self._filesystem.write_bytes(self._path / JOINING, b"")
-            self._filesystem.sync_directory(self._path)
-            self.is_joining = True
-        if not local_files.belongs_to_cluster(self._filesystem, self._path):
-            local_files.become_member(self._filesystem, self._path, self._new_id)
+        with storage_errors(f"write in {self._path}"):
+            if not self.is_joining:
+                self._filesystem.write_bytes(self._path / JOINING, b"")
+                self._filesystem.sync_directory(self._path)
+                self.is_joining = True
+            if not local_files.belongs_to_cluster(self._filesystem, self._path):
+                local_files.become_member(self._filesystem, self._path, self._new_id)
+        for topic in metadata.topics:
+            if topic.name == AUDIT_TOPIC:
+                for index in range(1, topic.partition_count):
+                    self._directory.make_partition(topic.name, index, topic.topic_id)
+        self._directory.sync()
 
     def end(self, boot_id: str) -> None:
         """Steps 3 and 4."""
         self._directory.vouch(_FIRST_START, boot_id)
-        self._filesystem.remove(self._path / JOINING)
-        self._filesystem.sync_directory(self._path)
-        present = set(self._filesystem.list_names(self._path))
-        for name in present.intersection(_SMALL_FILES):
-            self._filesystem.rename(self._path / name, self._path / f"{name}.joined")
+        with storage_errors(f"write in {self._path}"):
+            self._filesystem.remove(self._path / JOINING)
+            self._filesystem.sync_directory(self._path)
+            present = set(self._filesystem.list_names(self._path))
+            for name in present.intersection(_SMALL_FILES):
+                self._filesystem.rename(self._path / name, self._path / f"{name}.joined")
 
     def cluster_topic(self, topic: topic_registry.Topic, clock: Clock) -> metadata_image.ClusterTopic:
         """The topic with this broker as the only replica of each partition. The leader epoch is that of its log: the broker's
@@ -162,6 +169,13 @@ class JoiningDirectory:
         epoch = log.epochs.current
         log.abandon(f"{name} was only looked at")
         return epoch
+
+
+def _in_cluster(topic: topic_registry.Topic) -> topic_registry.Topic:
+    """The audit topic is the broker's own, and has more partitions in a cluster: each broker writes to one that it leads."""
+    if topic.name != AUDIT_TOPIC:
+        return topic
+    return replace(topic, partition_count=max(topic.partition_count, topic_registry.AUDIT_PARTITIONS))
 
 
 # Step 2: scripts for ZooKeeper

@@ -27,7 +27,7 @@ USER_INFO, TOKEN, CA_LOCATION = OF_REGISTRY
 TIMEOUT_SECONDS = 20.0
 CONNECT_TRIES = 3
 ANSWER_BYTES_MAX = 16 * 1024 * 1024  # a schema of a thousand fields has 100 KB
-IMPORTS_MAX = 1_000  # a registry that says a schema imports itself would never end
+IMPORTS_MAX = 300  # a registry that says a schema imports itself would never end
 
 ACCEPT = "application/vnd.schemaregistry.v1+json, application/vnd.schemaregistry+json, application/json"
 NOT_REGISTERED = (40401, 40402, 40403)  # no such subject, version, schema; a wrong URL is a 404 with another code, or with none
@@ -78,13 +78,15 @@ class RegistryClient:
             imports=tuple(imports.values()),
         )
 
-    def _collect(self, answer: Mapping[str, Any], imports: dict[str, ImportedSchema], form: Mapping[str, str]) -> None:
+    def _collect(
+        self, answer: Mapping[str, Any], imports: dict[str, ImportedSchema], form: Mapping[str, str], depth: int = 1
+    ) -> None:
         """Adds what a schema imports, dependencies first."""
         for imported in answer.get("references") or ():
             name, subject, version = imported["name"], imported["subject"], imported["version"]
             if name in imports:
                 continue
-            if len(imports) >= IMPORTS_MAX:
+            if len(imports) + depth > IMPORTS_MAX:
                 raise RegistryUnavailable(f"the schema registry at {self.url}: a schema imports more than {IMPORTS_MAX:,} others")
             path = f"/subjects/{quote(subject, safe='')}/versions/{version}"
             other = self._get(path, {**form, "deleted": "true"})
@@ -92,7 +94,7 @@ class RegistryClient:
                 raise RegistryUnavailable(
                     f"the schema registry at {self.url} has a schema that imports {subject}, version {version}, and not that one"
                 )
-            self._collect(other, imports, form)
+            self._collect(other, imports, form, depth + 1)
             imports[name] = ImportedSchema(name=name, subject=subject, version=version, text=other["schema"])
 
     def _get(self, path: str, parameters: Mapping[str, str]) -> dict[str, Any] | None:

@@ -12,12 +12,13 @@ from typing import Any
 
 import pytest
 from logbus_broker.cluster import metadata_image, metadata_watcher, metadata_writes, store
+from logbus_broker.cluster.topic_registry import AUDIT_PARTITIONS
 from logbus_broker.config.settings import BrokerConfig
 from logbus_broker.disk.filesystem import FileSystem
 from logbus_broker.errors import BrokerError, StartupError
 from logbus_broker.log import join
 from logbus_broker.log.log_directory import LogDirectory
-from logbus_broker.security.state import SecurityState, encode_state
+from logbus_broker.security.state import AUDIT_TOPIC, SecurityState, encode_state
 
 from tests.support.engine import Harness, batch
 from tests.support.manual_clock import ManualClock
@@ -45,6 +46,9 @@ class World:
         broker.flush()
         self.topic_id = broker.engine.partitions.registry.get("clicks").topic_id
         broker.crash()
+        registered = json.loads((path / "topics.json").read_text())
+        registered["topics"].append({"name": AUDIT_TOPIC, "id": str(uuid.UUID(int=5)), "partitions": 1, "configs": {}})
+        (path / "topics.json").write_text(json.dumps(registered))
         broker = Harness(path, broker_id=BROKER)  # after a crash it writes in a new epoch
         broker.produce(bytes(batch(b"c")))
         broker.flush()
@@ -76,7 +80,7 @@ class World:
 
         try:
             ask(join.check_cluster(directory.cluster_id, is_joining=directory.is_joining))
-            directory.begin()
+            directory.begin(metadata)
             ask(join.make_cluster(directory.cluster_id))
             topics = [(directory.cluster_topic(topic, ManualClock()), topic.overrides) for topic in metadata.topics]
             ask(join.create_topics(topics))
@@ -114,7 +118,11 @@ def check_all_is_there(world: World) -> None:
         0,
     ]  # an epoch in which nothing was written is lost
     assert image.topic_settings["clicks"].values == {"retention.ms": "5"}
-    assert sorted(image.topics) == ["clicks", "views"]
+    assert {name: topic.partition_count for name, topic in image.topics.items()} == {
+        "clicks": 2,
+        "views": 1,
+        AUDIT_TOPIC: AUDIT_PARTITIONS,
+    }
     assert image.broker_settings[str(BROKER)].values == SETTINGS["broker"]
     assert image.broker_settings[metadata_image.EVERY_BROKER].values == SETTINGS["default"]
     assert image.security.state == SECURITY
@@ -137,6 +145,7 @@ def test_all_that_it_had_is_in_zookeeper_and_the_directory_is_vouched_for(world:
     assert directory.kept_writes
     assert directory.cluster_id == world.ask(metadata_watcher.read_image(-1)).cluster_id
     assert directory.topic_id("clicks", 1) == world.topic_id
+    assert len(directory.partitions()) == 3 + AUDIT_PARTITIONS
     assert not list(world.path.glob("*.json"))
 
 

@@ -28,6 +28,12 @@ def test_a_schema_comes_with_everything_it_imports_dependencies_first(registry: 
     assert by_guid.imports == schema.imports
 
 
+def test_a_schema_that_imports_itself_is_the_registrys_fault(registry: Registry) -> None:
+    number = registry.register("order", ORDER, references=[{"name": "Address", "subject": "order", "version": 1}])
+    with RegistryClient(registry.url, {}) as client, pytest.raises(RegistryUnavailable, match="imports more than 300 others"):
+        client.fetch(reference_to_id(number))
+
+
 def test_only_what_the_registry_says_it_does_not_have_is_unknown(registry: Registry) -> None:
     with RegistryClient(registry.url, {}) as client:
         assert client.fetch(reference_to_id(7)) is None
