@@ -20,6 +20,7 @@ from logbus.exit_codes import ExitCode
 from logbus.loads.redrive import Redrive
 from logbus.model import HOUR, instant_text
 from logbus.parsing import parser_for
+from logbus.status.ledger_checks import check_all
 from logbus.windows import registration
 from sqlalchemy import create_engine, event, text
 from sqlalchemy.exc import DBAPIError
@@ -307,6 +308,15 @@ def test_an_hour_that_an_audit_found_wrong_is_computed_again_by_the_next_run(lin
     world.execute("insert into per_minute values ('2015-05-17T09:59Z', 999)", "delete from per_minute where status = 404")
     assert set(proven(lines).of("wrong")) > {at(9)}
     assert prove_unaudited(engine, "per_minute", NOW).of("wrong") == proven(lines).of("wrong"), "a second look is no pardon"
+    [finding] = [
+        finding
+        for finding in check_all(world.ledger, world.log, [world.ledger.pipeline("p")], NOW)
+        if "aggregate" in finding.message
+    ]
+    assert (finding.message.partition(" found ")[0], finding.advice.partition(";")[0]) == (
+        "the audit of aggregate per_minute",
+        "logbus aggregate run per_minute",
+    )
     assert at(9) in aggregate(lines).hours
     assert prove_unaudited(engine, "per_minute", NOW).of("wrong") == []
     assert_adds_up(world, arrived(lines, 0, 1))
