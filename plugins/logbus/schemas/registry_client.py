@@ -66,7 +66,7 @@ class RegistryClient:
         return Schema(
             reference=reference,
             type=answer.get("schemaType") or AVRO,
-            text=answer["schema"],
+            text=_storable(answer["schema"]),
             guid=answer.get("guid"),
             imports=tuple(imports.values()),
         )
@@ -88,7 +88,7 @@ class RegistryClient:
                     f"the schema registry at {self.url} has a schema that imports {subject}, version {version}, and not that one"
                 )
             self._collect(other, imports, form, depth + 1)
-            imports[name] = ImportedSchema(name=name, subject=subject, version=version, text=other["schema"])
+            imports[name] = ImportedSchema(name=name, subject=subject, version=version, text=_storable(other["schema"]))
 
     def _get(self, path: str, parameters: Mapping[str, str]) -> dict[str, Any] | None:
         """The answer's JSON; None if there is no such schema."""
@@ -112,6 +112,11 @@ class RegistryClient:
             )
         reason = body.get("message") or "the answer is none of a schema registry"
         raise RegistryUnavailable(f"the schema registry at {self.url}: HTTP {answer.status_code} for {path}: {reason}")
+
+
+def _storable(text: str) -> str:
+    """The schema as PostgreSQL's text can hold it: with JSON's own escapes for a NUL and half a surrogate pair."""
+    return text.replace("\0", "\\u0000").encode(errors="backslashreplace").decode()
 
 
 def _http_client(settings: Mapping[str, Any]) -> httpx.Client:

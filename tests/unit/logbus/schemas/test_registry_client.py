@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import uuid
 from typing import Any
 
@@ -32,6 +33,15 @@ def test_a_schema_that_imports_itself_is_the_registrys_fault(registry: Registry)
     number = registry.register("order", ORDER, references=[{"name": "Address", "subject": "order", "version": 1}])
     with RegistryClient(registry.url, {}) as client, pytest.raises(RegistryUnavailable, match="imports more than 300 others"):
         client.fetch(reference_to_id(number))
+
+
+def test_a_schema_is_text_that_the_ledger_can_hold(registry: Registry) -> None:
+    number = registry.register("order", '{"type": "string", "doc": "a\ud800\0"}')
+    with RegistryClient(registry.url, {}) as client:
+        schema = client.fetch(reference_to_id(number))
+    assert schema is not None
+    assert json.loads(schema.text)["doc"] == "a\ud800\0"
+    assert "\0" not in schema.text.encode().decode()
 
 
 def test_only_what_the_registry_says_it_does_not_have_is_unknown(registry: Registry) -> None:
