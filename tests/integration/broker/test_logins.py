@@ -5,13 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import shutil
 import subprocess
 import time
 from collections.abc import Callable, Iterator
-from functools import cache
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import jwt
@@ -46,8 +43,7 @@ from logbus_broker.config.parsers import AUTHORIZERS
 from logbus_broker.security.state import AUDIT_TOPIC
 
 from tests.support import logins
-from tests.support.pages import PROJECT
-from tests.support.programs import program_or_skip
+from tests.support.programs import built, program_or_skip
 from tests.support.scraping import metrics_settings, scrape
 from tests.support.secured_logbus import ENDING, OPEN, SecuredLogbus, of_python
 
@@ -137,17 +133,6 @@ def kcat(settings: dict[str, str], topic: str) -> list[bytes]:
 
     run("-P", "-t", topic, "-p", "0", stdin=b"\n".join(VALUES))
     return run("-C", "-t", topic, "-p", "0", "-o", "beginning", "-e", "-q").splitlines()
-
-
-@cache
-def built(name: str) -> TemporaryDirectory[str]:
-    """The directory of a client in another language, with what it needs fetched and compiled: half a minute, the first time."""
-    directory = TemporaryDirectory()
-    shutil.copytree(PROJECT / "tests" / "support" / name, directory.name, dirs_exist_ok=True)
-    command = [program_or_skip("go"), "build"] if name == "go_clients" else [program_or_skip("npm"), "ci"]
-    done = subprocess.run(command, cwd=directory.name, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return directory
 
 
 def other_language(command: list[str], settings: dict[str, str], topic: str) -> list[bytes]:

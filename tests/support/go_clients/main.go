@@ -1,5 +1,6 @@
-// Two Kafka clients in Go, which log in by SCRAM over TLS: `go_clients sarama|franz`. The lines of standard input are written to
-// partition 0 of a topic and as many are read back; settings, in librdkafka's names, are one JSON object in SETTINGS, the topic is TOPIC.
+// Two Kafka clients in Go, which log in by SCRAM over TLS: `go_clients sarama|franz`; with `registry`, one of schema registries (registry.go).
+// The lines of standard input are written to partition 0 of a topic and as many are read back; settings, in librdkafka's names, are one
+// JSON object in SETTINGS, the topic is TOPIC.
 package main
 
 import (
@@ -31,7 +32,7 @@ func main() {
 	for lines := bufio.NewScanner(os.Stdin); lines.Scan(); {
 		values = append(values, lines.Text())
 	}
-	roundtrip := map[string]func([]string) []string{"sarama": withSarama, "franz": withFranz}[os.Args[1]]
+	roundtrip := map[string]func([]string) []string{"sarama": withSarama, "franz": withFranz, "registry": asksRegistry}[os.Args[1]]
 	for _, value := range roundtrip(values) {
 		fmt.Println(value)
 	}
