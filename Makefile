@@ -70,8 +70,8 @@ first-hour: $(READY) java  ## how long it takes until the first hour is proven i
 bench: $(READY) java  ## what lies in benchmarks/, against peers in the same run [NAME=paper] [ARGS="--quick --docs"]
 	@$(RUN)/python -m benchmarks $(NAME) $(ARGS)
 
-compose-up:  ## the whole platform in containers (docs/compose.md): secrets to .env, the image, everything started and healthy
-	@scripts/compose-env.sh
+compose-up:  ## the whole platform in containers (docs/compose.md): secrets to .env, the image, everything started and healthy [PROFILE=cluster]
+	@PROFILE=$(PROFILE) scripts/compose-env.sh
 	@chmod -R a+rX dags docker docs/prometheus docs/grafana  # mounted; PostgreSQL, Prometheus and Grafana read them as users of their own
 	@docker compose -f docker-compose.airflow.yml up --build --detach --wait
 

@@ -1,9 +1,9 @@
 """What exactness costs a load, compared to the barest Spark job and to Airflow's own way of reading Kafka.
 
 Two million events of 200 bytes in four partitions, one hour: loaded by our application and by the barest job in turns, each in a
-Spark session that is started before the clock; loaded again; a quarter of them, to see how memory grows. 84 small hours: shipped,
-then frozen, loaded and audited in one application, its start included. A tenth through the Kafka provider's
-ConsumeFromTopicOperator.
+Spark session that is started before the clock; loaded again; the same events as Avro; a quarter of them, to see how memory grows.
+84 small hours: shipped, then frozen, loaded and audited in one application, its start included. A tenth through the Kafka
+provider's ConsumeFromTopicOperator.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from logbus.loading import Load, Loader
 from logbus.loads.audit import audit_window
 from logbus.loads.embedded import EmbeddedPostgres
 from logbus.loads.engine import connect, libpq_uri
+from logbus.loads.frozen_schemas import freeze_schemas
 from logbus.loads.ledger import Ledger
 from logbus.loads.sinks import sink_for
 from logbus.model import FrozenWindow, Interval, Pipeline, utc_now
@@ -36,7 +37,7 @@ from sqlalchemy import text
 
 from benchmarks import processes
 from benchmarks.figures import Figure, Target, figure
-from benchmarks.ingest_data import COLUMNS, STARTED, produce_events, write_events
+from benchmarks.ingest_data import AVRO_SCHEMA, COLUMNS, STARTED, as_avro, produce_events, write_events
 from benchmarks.loads import Scale
 from benchmarks.peers.logbus import LogbusBroker
 from benchmarks.timed_load import PREFIX
@@ -46,6 +47,8 @@ PARTITIONS = 4
 SMALL_HOURS = 84
 SMALL_LINES = 84_000
 OPERATOR_SHARE = 10
+AVRO_TOPIC = "events_avro"
+NO_REGISTRY = "http://127.0.0.1:1"  # its schema is frozen already
 LOAD_SECONDS_MAX = 600.0
 RSS_PERIOD_SECONDS = 0.1
 
@@ -92,13 +95,15 @@ def large_window(place: Any, console: Console, scale: Scale) -> list[Figure]:
     first = place("quarter")
     for topic, size in (("events", count), ("quarter", count // 4)):
         produce_events(first.client, topic, size, PARTITIONS)
+    produce_events(first.client, AVRO_TOPIC, count, PARTITIONS, as_avro)
     quarter, _ = load_ours(first, "quarter", count // 4)
-    ours, again, barest, audits, checksums = [], [], [], [], []
+    ours, again, avro, barest, audits, checksums = [], [], [], [], [], []
     for number in range(scale.rounds):
         here = place(f"round_{number}")
         loaded, reloaded = load_ours(here, "events", count, rerun=True)
         ours.append(loaded)
         again.append(reloaded)
+        avro.append(load_ours(here, AVRO_TOPIC, count)[0])
         barest.append(load_barest(here, "events", count))
         audits.append(audit_seconds(here, "events"))
         checksums.append(checksum_seconds(here, "events"))
@@ -106,7 +111,7 @@ def large_window(place: Any, console: Console, scale: Scale) -> list[Figure]:
             f"round {number + 1}: ours {loaded.seconds:.1f} s, again {reloaded.seconds:.1f} s, barest {barest[-1].seconds:.1f} s"
         )
     operator = operator_rate(place("operator"), "events", count // OPERATOR_SHARE, console)
-    return large_figures(count, quarter, ours, again, barest, audits, checksums, operator)
+    return large_figures(count, quarter, ours, again, avro, barest, audits, checksums, operator)
 
 
 def large_figures(
@@ -114,6 +119,7 @@ def large_figures(
     quarter: Timed,
     ours: Sequence[Timed],
     again: Sequence[Timed],
+    avro: Sequence[Timed],
     barest: Sequence[Timed],
     audits: Sequence[float],
     checksums: Sequence[float],
@@ -138,6 +144,14 @@ def large_figures(
             peer=seconds,
             target=Target(ratio_max=1.15),
             against="first load",
+        ),
+        figure(
+            f"{name}: load of Avro",
+            "s",
+            ours=[one.seconds for one in avro],
+            peer=seconds,
+            target=Target(ratio_max=1.15),
+            against="the same as JSON",
         ),
         figure(f"{name}: commit", "s", ours=slowest_commits(ours), target=Target(ours_max=1)),
         figure(f"{name}: commit, loaded again", "s", ours=slowest_commits(again), target=Target(ours_max=1)),
@@ -194,10 +208,12 @@ def small_hours(place: Place, console: Console, scale: Scale) -> list[Figure]:
 
 
 def register(place: Place, topic: str) -> None:
-    pipeline = Pipeline(
-        name=topic, topic=topic, table=topic, parse="json", lateness=timedelta(minutes=5), settings={"columns": COLUMNS}
-    )
+    parse, settings = ("avro", {"registry": NO_REGISTRY}) if topic == AVRO_TOPIC else ("json", {"columns": COLUMNS})
+    pipeline = Pipeline(name=topic, topic=topic, table=topic, parse=parse, lateness=timedelta(minutes=5), settings=settings)
     place.ledger.register(pipeline, place.log, utc_now())
+    if topic == AVRO_TOPIC:
+        with place.ledger.engine.begin() as connection:
+            freeze_schemas(connection, pipeline, {AVRO_SCHEMA.reference: AVRO_SCHEMA}, utc_now())
 
 
 def load_ours(place: Place, topic: str, count: int, *, rerun: bool = False) -> tuple[Timed, Timed]:

@@ -1,20 +1,39 @@
-"""The records of the ingest benchmark: web events as JSON of about 200 bytes."""
+"""The records of the ingest benchmark: web events as JSON of about 200 bytes, and the same as Avro."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import io
+import json
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from random import Random
 
+import fastavro
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
+from logbus.schemas.schema_book import AVRO, Schema
+from logbus.schemas.wire_format import reference_to_id
 
 STARTED = datetime(2015, 5, 17, 10, tzinfo=UTC)
 HOUR_MS = 3_600_000
 COLUMNS = {"ts": "bigint", "host": "text", "path": "text", "status": "integer", "bytes": "bigint", "agent": "text"}
 AGENT = "Mozilla/5.0 (X11; Linux x86_64) AppleWebKit/537.36 (KHTML, like Gecko) Chrome/42.0.2311.135 Safari/537"
 WAIT_SECONDS = 60.0
+
+
+AVRO_FIELDS = {"ts": "long", "host": "string", "path": "string", "status": "int", "bytes": "long", "agent": "string"}
+AVRO_RECORD = {"type": "record", "name": "Event", "fields": [{"name": name, "type": kind} for name, kind in AVRO_FIELDS.items()]}
+AVRO_SCHEMA = Schema(reference=reference_to_id(1), type=AVRO, text=json.dumps(AVRO_RECORD))
+PARSED_RECORD = fastavro.parse_schema(AVRO_RECORD)
+
+
+def as_avro(event: str) -> bytes:
+    """As a serializer with a registry writes it."""
+    file = io.BytesIO()
+    file.write(AVRO_SCHEMA.reference)
+    fastavro.schemaless_writer(file, PARSED_RECORD, json.loads(event))
+    return file.getvalue()
 
 
 def events(count: int, hours: int) -> Iterator[tuple[int, str]]:
@@ -36,15 +55,18 @@ def write_events(path: Path, count: int, hours: int) -> None:
         file.writelines(f"{event}\n" for _, event in events(count, hours))
 
 
-def produce_events(client: dict[str, str], topic: str, count: int, partitions: int) -> None:
+def produce_events(
+    client: dict[str, str], topic: str, count: int, partitions: int, encode: Callable[[str], bytes] = str.encode
+) -> None:
     """Produces one hour of events, to the partitions in turn."""
     admin = AdminClient(client)
     admin.create_topics([NewTopic(topic, partitions, config={"retention.ms": "-1"})])[topic].result(WAIT_SECONDS)
     producer = Producer({**client, "enable.idempotence": True, "linger.ms": 20, "queue.buffering.max.messages": 1_000_000})
     for number, (stamp, event) in enumerate(events(count, hours=1)):
+        value = encode(event)
         while True:
             try:
-                producer.produce(topic, event, partition=number % partitions, timestamp=stamp)
+                producer.produce(topic, value, partition=number % partitions, timestamp=stamp)
                 break
             except BufferError:
                 producer.poll(0.1)

@@ -15,6 +15,8 @@ add() { # NAME VALUE, unless the name is set already
   grep -q "^$1=" "$file" || printf '%s=%s\n' "$1" "$2" >>"$file"
 }
 
+[ -n "${PROFILE:-}" ] && sed -i '/^COMPOSE_PROFILES=/d' "$file"
+add COMPOSE_PROFILES "${PROFILE:-single}" # single or cluster: one broker, or three and three ZooKeepers
 add LOGBUS_POSTGRES_PASSWORD "$(password)"
 add LOGBUS_AIRFLOW_PASSWORD "$(password)"
 add LOGBUS_WAREHOUSE_PASSWORD "$(password)"

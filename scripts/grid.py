@@ -25,7 +25,7 @@ RELEASES = {
     "3.3.1": "2026-08-13",
     "3.3.2": "2026-09-18",
 }
-BESIDE_AIRFLOW = ("logbus[airflow,spark,connect,duckdb,msk,gcp,openlineage]",)
+BESIDE_AIRFLOW = ("logbus[airflow,spark,connect,duckdb,msk,gcp,openlineage,schemas]",)
 EVERYTHING = (*BESIDE_AIRFLOW, "logbus[local]", "logbus-broker")
 # No package of Airflow's needs it, so that its constraints leave it free: the newest is what people get.
 FREE = ("--exclude-newer-package", "kafka-python=false")

@@ -33,6 +33,7 @@ ONE_REAL_PASS = (
     "tests/contract/test_log_batches.py",
     "tests/contract/test_offset_log.py",
     "tests/contract/test_producing.py",
+    "tests/contract/test_reassignments.py",
     "tests/integration/broker/test_confluent.py",  # real clients
     "tests/integration/broker/test_kafka_python.py",
     "tests/integration/broker/test_aiokafka.py",

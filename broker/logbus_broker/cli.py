@@ -1,4 +1,5 @@
-"""`python -m logbus_broker`: serve, list the settings, inspect stored files, accept an older state of ZooKeeper.
+"""`python -m logbus_broker`: serve, list the settings, inspect stored files, take a standalone broker into a cluster, accept an
+older state of ZooKeeper.
 
 Errors that the user can fix are one line, exit code 1.
 
@@ -15,7 +16,7 @@ from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from logbus_broker import errors, logs
 from logbus_broker.config.properties import load_config
@@ -46,7 +47,9 @@ def parser() -> ArgumentParser:
     serving = commands.add_parser("serve", help=serve.__doc__, description=serve.__doc__)
     recovering = commands.add_parser("recover", help="accept an older state of ZooKeeper", description=recover.__doc__)
     recovering.add_argument("--accept", action="store_true", help="do it; otherwise nothing is changed")
-    for command in (serving, recovering):
+    joining = commands.add_parser("join", help="take a standalone broker's data into a new cluster", description=join.__doc__)
+    joining.add_argument("--accept", action="store_true", help="do it; otherwise nothing is changed")
+    for command in (serving, recovering, joining):
         command.add_argument("--config", metavar="FILE", help="a properties file with Kafka's own setting names")
         command.add_argument(
             "--override",
@@ -172,10 +175,58 @@ def recover(arguments: Namespace) -> None:
         raise SystemExit(f"error: {error}") from None
 
 
+def join(arguments: Namespace) -> None:
+    """Show what a standalone broker keeps beside its logs (topics, settings, users, ACLs, quotas, producer ids), and with
+    --accept write it to ZooKeeper: its directory is then that of the first broker of a new cluster, with all records, groups and
+    offsets. It must have been stopped. The settings are those with which it will be served from then on."""
+    try:
+        config = load_config(arguments.config, arguments.override)
+        if not config.zookeeper_connect:
+            raise errors.ConfigError("zookeeper.connect is not set: which ZooKeeper, HOST:PORT/PATH, is the cluster to be in?")
+        from uuid import uuid4
+
+        from logbus_broker.clock import SystemClock
+        from logbus_broker.cluster.store import Script, in_batches
+        from logbus_broker.cluster.zookeeper import run_to_end
+        from logbus_broker.disk.filesystem import FileSystem
+        from logbus_broker.log import join as joining
+        from logbus_broker.node import boot_id, zookeeper_store
+
+        clock = SystemClock()
+        directory = joining.JoiningDirectory(config, FileSystem(), uuid4)
+        metadata = directory.metadata()
+
+        def in_zookeeper(script: Script[Any]) -> None:
+            run_to_end(lambda wake: zookeeper_store(config, clock, wake), script, clock)
+
+        in_zookeeper(joining.check_cluster(directory.cluster_id, is_joining=directory.is_joining))
+        print(f"{config.log_dirs}, of broker {config.broker_id}:", *metadata.lines(), sep="\n")
+        least = config.log.min_insync_replicas
+        if least > 1:
+            print(
+                f"min.insync.replicas={least}: topics have one replica at first, and refuse acks=all until they have {least}; "
+                "leave it at 1 until then"
+            )
+        where = f"cluster {directory.cluster_id} at {config.zookeeper_connect}"
+        if not arguments.accept:
+            print(f"--accept makes it the first broker of {where}; it cannot be served alone after that")
+            return
+        directory.begin(metadata)
+        in_zookeeper(joining.make_cluster(directory.cluster_id))
+        for topics in in_batches(metadata.topics, joining.TOPICS_AT_ONCE):
+            in_zookeeper(joining.create_topics([(directory.cluster_topic(topic, clock), topic.overrides) for topic in topics]))
+        in_zookeeper(joining.write_rest(metadata))
+        directory.end(boot_id())
+        print(f"broker {config.broker_id} is the first of {where}: serve it with the same settings")
+    except _MENDABLE as error:
+        raise SystemExit(f"error: {error}") from None
+
+
 COMMANDS: Mapping[str, Callable[[Namespace], None]] = {
     "serve": serve,
     "settings": settings,
     "verify": verify,
     "dump-log": dump_log,
     "recover": recover,
+    "join": join,
 }

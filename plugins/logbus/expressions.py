@@ -14,6 +14,7 @@ and a count, which can be added up further; the average itself is computed from 
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -32,6 +33,7 @@ SPELLINGS = {"timestamp with time zone": TIMESTAMP}  # by PostgreSQL, of the typ
 SUM_TYPES = {"integer": "bigint", "bigint": "numeric", DOUBLE: DOUBLE}  # none of them overflows
 
 WHERE_LENGTH_MAX = 10_000  # characters: far more than anybody writes, and little enough for a parser that calls itself
+NUMBER_LENGTH_MAX = 400  # digits: more than any double has; Python converts no more than some thousand
 DEPTH_MAX = 50  # of parentheses in each other
 BIGINT_MAX = 2**63 - 1
 
@@ -258,9 +260,13 @@ class _Parser:
                 self.position += 1
                 return text[1:-1].replace("''", "'")
             if kind == "number":
+                if len(text) > NUMBER_LENGTH_MAX:
+                    self._refuse(position)
                 self.position += 1
                 number: int | Decimal = int(text) if re.fullmatch(r"[+-]?\d+", text) else Decimal(text)
-                if not -BIGINT_MAX <= number <= BIGINT_MAX:
+                # What no column can be equal to: PostgreSQL would refuse it when the condition runs.
+                is_too_large = not -BIGINT_MAX <= number <= BIGINT_MAX
+                if is_too_large if isinstance(number, int) else number and float(number) in (0.0, math.inf, -math.inf):
                     self._refuse(position)
                 return number
         self._refuse_here()

@@ -42,6 +42,7 @@ class PipelineOptions(TypedDict, total=False):
     isolation_level: Literal["read_committed", "read_uncommitted"]
     columns: Mapping[str, str] | None
     infer: bool | None
+    registry: str | None
     pattern: str | None
     fields: Sequence[str] | None
     delimiter: str | None
@@ -137,6 +138,7 @@ def check_pipeline(pipeline: model.Pipeline) -> None:
     _validate_used(pipeline, wrong)
     _validate_pattern(pipeline, wrong)
     _validate_csv(pipeline, wrong)
+    _validate_registry(pipeline, wrong)
     _validate_location(pipeline.options, wrong)
     # The ledger stores settings as JSON and compares them with those of the next DAG file: a value that JSON changes would be a
     # changed pipeline at every parse.
@@ -210,6 +212,11 @@ def _validate_csv(pipeline: model.Pipeline, wrong: pipeline_settings.MakeError) 
     for column in pipeline.options.columns:
         if column not in fields:
             raise wrong(f"column {column!r} is not among fields: {pipeline_settings.advice(column, fields)}")
+
+
+def _validate_registry(pipeline: model.Pipeline, wrong: pipeline_settings.MakeError) -> None:
+    if pipeline.parse in pipeline_settings.SCHEMA_PARSERS and not pipeline.options.registry:
+        raise wrong(f"parse={pipeline.parse!r} needs registry='https://...', the URL of the schema registry")
 
 
 def _validate_pattern(pipeline: model.Pipeline, wrong: pipeline_settings.MakeError) -> None:

@@ -17,12 +17,27 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Generic, NoReturn, TypeVar, overload
+from urllib.parse import urlsplit
 
 from logbus.errors import UserError
 
-PARSERS = ("combined", "csv", "json", "lines", "logfmt", "nginx_json", "raw", "regex", "syslog")
+PARSERS = (
+    "avro",
+    "combined",
+    "csv",
+    "json",
+    "json_schema",
+    "lines",
+    "logfmt",
+    "nginx_json",
+    "protobuf",
+    "raw",
+    "regex",
+    "syslog",
+)
+SCHEMA_PARSERS = ("avro", "json_schema", "protobuf")  # whose values name a schema of a registry
 SINKS = ("postgres", "iceberg")
-DECLARABLE_TYPES = ("text", "integer", "bigint", "double precision", "boolean", "timestamptz", "jsonb")
+DECLARABLE_TYPES = ("text", "integer", "bigint", "double precision", "boolean", "timestamptz", "date", "jsonb")
 
 # Other systems' names for them.
 OTHER_NAMES: Mapping[str, str] = {
@@ -169,6 +184,17 @@ def _check_delimiter(name: str, value: Any, wrong: MakeError) -> None:
         raise wrong(f"{name} must be one character, such as ';'; got {value!r}")
 
 
+def check_registry(name: str, value: Any, wrong: MakeError) -> None:
+    parts = urlsplit(value) if isinstance(value, str) else None
+    if parts is None or parts.scheme not in ("http", "https") or not parts.hostname:
+        raise wrong(f"{name} must be the URL of a schema registry, such as 'https://registry.example.com:8081'; got {value!r}")
+    if parts.username is not None or parts.query:  # the ledger stores it, pages and logs show it
+        raise wrong(
+            f"{name} must be a URL without a password: user and password belong into the connection of the broker, as "
+            "basic.auth.user.info=user:password"
+        )
+
+
 @dataclass(slots=True, kw_only=True)
 class PipelineSetting(Generic[T]):
     """One setting. `check` raises for a value that no load could use; None: it is checked elsewhere. Only the `parsers` and the
@@ -204,10 +230,16 @@ class PipelineSettings(Mapping[str, Any]):
         default={},
         meaning="columns and their types: {'host': 'text', 'bytes': 'bigint'}",
         check=_check_columns,
-        parsers=("csv", "json", "logfmt", "regex"),
+        parsers=("csv", "json", "logfmt", "regex", *SCHEMA_PARSERS),
     )
     infer = PipelineSetting(
         default=False, meaning="infer the columns of JSON from the records", check=_check_boolean, parsers=("json",)
+    )
+    registry = PipelineSetting[str | None](
+        default=None,
+        meaning="the URL of the schema registry, for parse='avro', 'protobuf' or 'json_schema'",
+        check=check_registry,
+        parsers=SCHEMA_PARSERS,
     )
     pattern = PipelineSetting[str | None](
         default=None, meaning="the regular expression of parse='regex', with named groups", parsers=("regex",)

@@ -55,7 +55,7 @@ Connections turned into clients.
 
 """
 HEADS: Mapping[str, str] = {"operators": OPERATORS, "sensors": SENSORS, "triggers": TRIGGERS, "hooks": HOOKS}
-FUNCTIONS = ("hourly_ingest", "ingest", "many_topics", "catch_up", "Connections")
+FUNCTIONS = ("hourly_ingest", "ingest", "many_topics", "catch_up", "hourly_aggregate", "Connections")
 # Only members with a docstring; `members: true` would show every attribute.
 MEMBERS = "    options:\n      members: null\n      filters: ['!^_']\n"
 

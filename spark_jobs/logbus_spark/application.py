@@ -8,7 +8,7 @@ the others continue.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
@@ -18,14 +18,17 @@ from itertools import groupby
 from typing import Any
 
 from logbus import errors, model, spark_submit
+from logbus.kafka import client_config
 from logbus.kafka.client import Client
 from logbus.kafka.topics import OffsetLog
 from logbus.loads import attempts as attempts_of
-from logbus.loads import commit_checks, read_tally
+from logbus.loads import commit_checks, frozen_schemas, read_tally
 from logbus.loads.ledger import Ledger
 from logbus.loads.sinks import Sink, sink_for
 from logbus.loads.task_logins import TaskLogin, TaskLogins
-from logbus.parsing import json_format, parser_for
+from logbus.parsing import json_format, parser_for, schema_format
+from logbus.schemas.decoders import FORMATS, Decoders
+from logbus.schemas.schema_book import SchemaBook, SchemasUnmet
 from logbus.windows import log_changes
 from logbus.windows.log_changes import WitnessSet, refuse_if_recreated
 from logbus.windows.rows import SUPERSEDED, pipeline_of
@@ -66,6 +69,16 @@ class TaskReads:
     files: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
 
 
+@dataclass(slots=True, kw_only=True)
+class Preparation:
+    """What attempts are loaded with: the pipeline with all columns that its records have shown, a sink whose table has them, and
+    the schemas of values that name theirs."""
+
+    pipeline: model.Pipeline
+    sink: Sink
+    book: SchemaBook | None = None
+
+
 @dataclass(kw_only=True)
 class Application:
     """One run of the program. `report` is called with each window's outcome as soon as it is known."""
@@ -101,22 +114,37 @@ class Application:
 
     def load_alike(self, defined: model.Pipeline, attempts: Sequence[model.Attempt]) -> Iterator[WindowOutcome]:
         try:
-            pipeline, sink = self.prepare(defined, attempts)
+            prepared = self.prepare(defined, attempts)
         except Exception as error:  # a catalog or a file system has errors of its own
             yield from [self.failed(attempt, error) for attempt in attempts]
             return
         for group in spark_submit.in_groups(attempts, spark_submit.WINDOWS_PER_JOB_MAX):
-            yield from self.load_group(pipeline, sink, group)
+            yield from self.load_group(prepared, group)
 
-    def prepare(self, defined: model.Pipeline, attempts: Sequence[model.Attempt]) -> tuple[model.Pipeline, Sink]:
+    def prepare(self, defined: model.Pipeline, attempts: Sequence[model.Attempt]) -> Preparation:
         """The pipeline with its inferred columns, and its sink with a table that has them all."""
+        if defined.parse in FORMATS:
+            windows = self.ledger.windows_at(defined.name, [attempt.interval.start for attempt in attempts])
+            book = frozen_schemas.book_of(self.ledger.engine, defined.name, [window.id for window in windows])
+            return self.meet(defined, book, records.sampled_prefixes(self.client.config, defined, windows))
         pipeline = self.infer(defined, attempts) if defined.options.infer else defined
-        parser = parser_for(pipeline.parse, pipeline.settings)
+        return self.with_target(pipeline)
+
+    def with_target(self, pipeline: model.Pipeline, book: SchemaBook | None = None) -> Preparation:
+        parser = parser_for(pipeline.parse, pipeline.settings, book)
         sink = sink_for(pipeline, self.ledger.engine)
         # The table is created, or gets its new columns, before any task runs: if it were missing, a hundred tasks would fail a
         # hundred times.
         sink.ensure_target(parser.columns)
-        return pipeline, sink
+        return Preparation(pipeline=pipeline, sink=sink, book=book)
+
+    def meet(self, defined: model.Pipeline, book: SchemaBook, prefixes: Collection[bytes]) -> Preparation:
+        """The same with the columns of these schemas, too. Only the driver asks the registry, and only for what is not frozen."""
+        with frozen_schemas.asking(book, defined, self.client.config):
+            book.meet(prefixes)
+        pipeline = self.ledger.with_inferred(defined)
+        columns = schema_format.schema_columns(Decoders(format=FORMATS[defined.parse], book=book), pipeline.options.columns)
+        return self.with_target(self.ledger.add_inferred(pipeline, columns, self.now()), book)
 
     def infer(self, defined: model.Pipeline, attempts: Sequence[model.Attempt]) -> model.Pipeline:
         """The pipeline with the columns that records have shown, those of the attempts included. If they cannot be read now, the
@@ -129,8 +157,9 @@ class Application:
             return pipeline
         return self.ledger.add_inferred(pipeline, columns, self.now())
 
-    def load_group(self, pipeline: model.Pipeline, sink: Sink, group: Sequence[model.Attempt]) -> Iterator[WindowOutcome]:
+    def load_group(self, prepared: Preparation, group: Sequence[model.Attempt]) -> Iterator[WindowOutcome]:
         """Stages the group's windows with one Spark job and commits them; whatever fails is recorded on its attempts."""
+        pipeline, sink = prepared.pipeline, prepared.sink
         # Staging tables are named by attempt number, so what a former driver of this window still writes goes to other tables
         # and is never sealed.
         current, superseded = sink.create_staging(group)
@@ -150,16 +179,31 @@ class Application:
             for attempt in current:
                 if attempt.window_id in unreadable:
                     yield self.failed(attempt, unreadable[attempt.window_id])
-            reads = self.read(pipeline, sink, readable, windows, called)
+            reads = self.read(prepared, readable, windows, called)
+        except SchemasUnmet as unmet:
+            yield from self.load_group_again(prepared, readable, unmet)
+            return
         except (errors.LogbusError, SQLAlchemyError) as error:
-            yield from self.group_failed(pipeline, sink, readable, error)
+            yield from self.group_failed(prepared, readable, error)
             return
         for attempt in readable:
-            yield self.finish(pipeline, sink, windows[attempt.window_id], attempt, reads)
+            yield self.finish(prepared, windows[attempt.window_id], attempt, reads)
 
-    def group_failed(
-        self, pipeline: model.Pipeline, sink: Sink, attempts: Sequence[model.Attempt], error: Exception
+    def load_group_again(
+        self, prepared: Preparation, attempts: Sequence[model.Attempt], unmet: SchemasUnmet
     ) -> Iterator[WindowOutcome]:
+        """Tasks have met schemas that are not among the values sampled before. The job is repeated with their columns: where a
+        field lies must not depend on the sample. Each repetition knows more schemas, or knows of some that nobody has them."""
+        assert prepared.book is not None, "only values that name a schema have one that is unmet"
+        try:
+            again = self.meet(prepared.pipeline, prepared.book, unmet.prefixes)
+        except Exception as error:  # a catalog or a file system has errors of its own
+            yield from [self.failed(attempt, error) for attempt in attempts]
+            return
+        prepared.pipeline, prepared.sink = again.pipeline, again.sink  # for the groups that follow, too
+        yield from self.load_group(prepared, attempts)
+
+    def group_failed(self, prepared: Preparation, attempts: Sequence[model.Attempt], error: Exception) -> Iterator[WindowOutcome]:
         """A job fails as a whole. If it failed because a newer attempt dropped the tables of some windows, the others are loaded
         without those."""
         overtaken: list[model.Attempt] = []
@@ -168,15 +212,14 @@ class Application:
         others = [attempt for attempt in attempts if attempt not in overtaken] if overtaken else []
         yield from [self.failed(attempt, error) for attempt in (overtaken or attempts)]
         if others:
-            yield from self.load_group(pipeline, sink, others)
+            yield from self.load_group(prepared, others)
 
     def is_superseded(self, attempt: model.Attempt) -> bool:
         return attempts_of.state_of(self.ledger.engine, attempt) == SUPERSEDED
 
     def read(
         self,
-        pipeline: model.Pipeline,
-        sink: Sink,
+        prepared: Preparation,
         attempts: Sequence[model.Attempt],
         windows: Mapping[int, model.FrozenWindow],
         called: WitnessSet,
@@ -186,20 +229,23 @@ class Application:
         if not any(window.record_count for window in to_read):
             return TaskReads()
         with self.logins.for_job(attempts, to_read) as login:
-            results = self.run_tasks(pipeline, sink, attempts, to_read, called, login)
+            results = self.run_tasks(prepared, attempts, to_read, called, login)
+        if unmet := frozenset[bytes]().union(*(result.unmet for result in results)):
+            raise SchemasUnmet(unmet)
         # Afterwards too, not only before: a topic deleted and created again during the job has new records at the same offsets.
-        refuse_if_recreated(pipeline.topic, to_read[0].topic_id, self.log.topic(pipeline.topic).topic_id)
+        topic = prepared.pipeline.topic
+        refuse_if_recreated(topic, to_read[0].topic_id, self.log.topic(topic).topic_id)
         return to_reads(results)
 
     def run_tasks(
         self,
-        pipeline: model.Pipeline,
-        sink: Sink,
+        prepared: Preparation,
         attempts: Sequence[model.Attempt],
         windows: Sequence[model.FrozenWindow],
         called: WitnessSet,
         login: TaskLogin,
     ) -> list[TaskResult]:
+        pipeline, sink = prepared.pipeline, prepared.sink
         job = TaskJob(
             pipeline=pipeline.name,
             topic=pipeline.topic,
@@ -220,25 +266,33 @@ class Application:
             grid=pipeline.grid,
             sink=sink.name,
             sink_options=sink.task_options(login.warehouse_url),
+            book=prepared.book,
         )
         try:
-            return run_job(pipeline, windows, job, login.client_config, self.limits)
+            return run_job(pipeline, windows, job, client_config.of_brokers(login.client_config), self.limits)
         except errors.LogbusError:
             raise
         except Exception as error:  # Spark raises many kinds: a worker's, the JVM's, Py4J's
             raise errors.LoadFailed(f"the Spark job failed: {cause(error)}") from error
 
     def finish(
-        self, pipeline: model.Pipeline, sink: Sink, window: model.FrozenWindow, attempt: model.Attempt, reads: TaskReads
+        self, prepared: Preparation, window: model.FrozenWindow, attempt: model.Attempt, reads: TaskReads
     ) -> WindowOutcome:
         """Seals and commits one window."""
+        pipeline, sink = prepared.pipeline, prepared.sink
         tallies, files = reads.by_window.get(window.id, {}), reads.files.get(window.id, ())
         try:
             # Sealing closes the tables to every writer, keeps only the winners' rows and counts them. Nothing can be added after
             # that, so what was counted is what the commit makes public.
             staged = sink.seal(attempt, reads.winners, files)
             load = commit_checks.SealedWindow(
-                pipeline=pipeline, window=window, attempt=attempt, staged=staged, reads=tallies, files=files
+                pipeline=pipeline,
+                window=window,
+                attempt=attempt,
+                staged=staged,
+                reads=tallies,
+                files=files,
+                schemas=prepared.book.schemas if prepared.book is not None else {},
             )
             counts = sink.commit(load, self.now())
         except errors.AttemptSuperseded as error:

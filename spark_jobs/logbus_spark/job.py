@@ -15,6 +15,7 @@ from typing import Any
 
 from logbus.loads.read_tally import ReadTally
 from logbus.model import FrozenWindow, Grid, Witness
+from logbus.schemas.schema_book import SchemaBook
 
 # Two, so that a core has work while its other task waits for the broker or the warehouse.
 TASKS_PER_CORE = 2
@@ -147,15 +148,18 @@ class TaskJob:
     grid: Grid = Grid()  # by whose windows stamps are counted
     sink: str = "postgres"
     sink_options: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    book: SchemaBook | None = None  # for values that name their schema
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskResult:
     """What one task attempt read of one partition of one window. `files` are those the task wrote for the window; they are listed
-    once, with the first of its partitions."""
+    once, with the first of its partitions. `unmet`: names of schemas that the job's book has not met: the task has staged nothing
+    then, and the job is repeated with them."""
 
     task: int
     window_id: int
     partition: int
     tally: ReadTally = field(default_factory=ReadTally)
     files: tuple[str, ...] = ()
+    unmet: frozenset[bytes] = frozenset()

@@ -22,6 +22,8 @@ from logbus.loads import read_tally
 from logbus.loads.read_tally import ReadTally
 from logbus.parsing import Parser, batches, parser_for
 from logbus.parsing.batches import Parsed
+from logbus.schemas import wire_format
+from logbus.schemas.schema_book import UNKNOWN_MAX, SchemasUnmet
 from logbus.windows.log_changes import log_changed, record_changed
 from pyspark import TaskContext
 
@@ -74,7 +76,7 @@ def load_plans(
 
 def load(chunks: Iterable[Records], job: TaskJob, task: int) -> list[TaskResult]:
     """Stages every record and commits; then returns what it did."""
-    parser, tallies = parser_for(job.parse, job.settings), Tallies()
+    parser, tallies = parser_for(job.parse, job.settings, job.book), Tallies()
     schema = batches.parser_schema(parser.columns)
     # By its name, and only now: no worker pays for the libraries of another sink.
     make_sink: Callable[[TaskJob, pa.Schema, int], TaskSink] = resolve_name(
@@ -86,6 +88,14 @@ def load(chunks: Iterable[Records], job: TaskJob, task: int) -> list[TaskResult]
         with make_sink(job, schema, task) as sink:
             for records in chunks:
                 stage(records, job, parser, schema, sink, tallies)
+    except SchemasUnmet as unmet:
+        # Nothing is staged. The rest is read for other schemas, so that the job is repeated once, and not once for each.
+        prefixes = set(unmet.prefixes)
+        for records in chunks:
+            prefixes |= unmet_in(parser, described_values(parser, records))
+            if len(prefixes) > UNKNOWN_MAX:
+                break
+        return [TaskResult(task=task, window_id=0, partition=0, unmet=frozenset(prefixes))]
     finally:
         gc.set_threshold(*thresholds)
     # The driver concatenates the files of all results of a window: each is listed once, with the first of its partitions.
@@ -94,6 +104,16 @@ def load(chunks: Iterable[Records], job: TaskJob, task: int) -> list[TaskResult]
         TaskResult(task=task, window_id=window_id, partition=partition, tally=tally, files=files.pop(window_id, ()))
         for (window_id, partition), tally in tallies.items()
     ]
+
+
+def described_values(parser: Parser, records: Records) -> Sequence[bytes | None]:
+    """The values as the parser takes them: one that has the name of its schema in a header begins with it."""
+    return records.values if parser.decoders is None else wire_format.with_prefixes(records.values, records.headers)
+
+
+def unmet_in(parser: Parser, values: Sequence[bytes | None]) -> set[bytes]:
+    assert parser.decoders is not None, "values that name no schema have none that is unmet"
+    return parser.decoders.book.unmet(set(filter(None, parser.decoders.prefixes(values))))
 
 
 def stage(records: Records, job: TaskJob, parser: Parser, schema: pa.Schema, sink: TaskSink, tallies: Tallies) -> None:
@@ -105,9 +125,16 @@ def stage(records: Records, job: TaskJob, parser: Parser, schema: pa.Schema, sin
     # Before the chunk is parsed or staged: if a record is not the one that was there when the window was frozen, the whole
     # attempt fails, and what it has staged so far never becomes public.
     check_witnesses(records, job, window, hashes)
-    parsed = batches.parse_chunk(parser, schema, records.values)
+    values = described_values(parser, records)
+    prefixes = Counter[bytes]()
+    if parser.decoders is not None:
+        prefixes.update(filter(None, parser.decoders.prefixes(values)))
+        if unmet := parser.decoders.book.unmet(prefixes):
+            raise SchemasUnmet(unmet)
+    parsed = batches.parse_chunk(parser, schema, values)
     tally = tallies.setdefault((records.window_id, records.partition), ReadTally())
     count(tally, records, hashes, parsed.filtered, window, stamps, job.grid)
+    tally.schemas.update(prefixes)
     # Counted before they are written, and deliberately not from what was written: the commit compares these tallies with what the
     # sink holds, and two counts from one source would always agree.
     if parsed.indexes:

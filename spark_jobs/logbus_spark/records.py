@@ -16,6 +16,9 @@ from confluent_kafka import Message
 from logbus import errors, fingerprint, model
 from logbus.kafka.exact_reader import SAMPLING_CONFIG, exact_consumer, read_lists, read_with
 from logbus.parsing import storable
+from logbus.schemas import wire_format
+from logbus.schemas.decoders import FORMATS, Decoders
+from logbus.schemas.schema_book import SchemaBook
 
 from logbus_spark.job import Run, TaskPlan
 
@@ -115,6 +118,17 @@ def sampled_values(
 ) -> list[bytes | None]:
     """The first values of some of the windows' ranges, spread over all of them."""
     return [message.value() for message in _sampled(client_config, pipeline.isolation_level, windows, SAMPLED_RECORDS_MAX)]
+
+
+def sampled_prefixes(
+    client_config: Mapping[str, Any], pipeline: model.Pipeline, windows: Sequence[model.FrozenWindow]
+) -> set[bytes]:
+    """The names of schemas that these values begin with."""
+    messages = list(_sampled(client_config, pipeline.isolation_level, windows, SAMPLED_RECORDS_MAX))
+    headers = [pairs or () for pairs in fingerprint.headers_of_all(messages)]
+    values = wire_format.with_prefixes([message.value() for message in messages], headers)
+    decoders = Decoders(format=FORMATS[pipeline.parse], book=SchemaBook())
+    return set(filter(None, decoders.prefixes(values)))
 
 
 def mean_bytes(client_config: Mapping[str, Any], isolation_level: str, windows: Sequence[model.FrozenWindow]) -> dict[int, float]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ import psutil
 import psycopg
 import pytest
 import yaml
-from confluent_kafka import Producer
+from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 from logbus import errors
 from logbus.cli.secure_home import USERS
@@ -42,6 +42,7 @@ from tests.support.topics import create_topic
 SHORT = ("security", "broker", "spark-master", "spark-worker", "exporter", "airflow-apiserver")
 LONG = ("airflow-scheduler", "airflow-dag-processor", "airflow-triggerer")
 ONCE = ("provisioner", "airflow-init")
+ZOOKEEPERS, BROKERS = (tuple(f"{kind}-{number}" for number in (1, 2, 3)) for kind in ("zookeeper", "broker"))
 
 
 @pytest.fixture(scope="module")
@@ -61,14 +62,52 @@ def running(server_directory: Path) -> Iterator[PlainServices]:  # noqa: F811
         yield made
 
 
+@pytest.fixture(scope="module")
+def cluster(server_directory: Path) -> Iterator[PlainServices]:  # noqa: F811
+    """Brokers and ZooKeepers of the profile `cluster`, and what secures them."""
+    with PlainServices(server_directory / "compose-cluster", profile="cluster") as made:
+        begun = {name: made.start(name) for name in ("security", *ZOOKEEPERS)}
+        made.wait_until_healthy("security", begun["security"])
+        begun |= {name: made.start(name) for name in BROKERS}
+        for name, process in begun.items():
+            made.wait_until_healthy(name, process)
+        made.run("provisioner")
+        yield made
+
+
 def test_every_service_of_our_image_is_run_here() -> None:
-    assert {*SHORT, *LONG, *ONCE} == set(services(own=True))
+    assert {*SHORT, *LONG, *ONCE} == set(services(own=True, profile="single"))
+    assert {*SHORT, *LONG, *ONCE, *ZOOKEEPERS, *BROKERS} - {"broker"} == set(services(own=True, profile="cluster"))
+
+
+def test_a_cluster_of_three_keeps_what_is_acknowledged_while_a_broker_and_a_zookeeper_are_away(cluster: PlainServices) -> None:
+    settings = client_config.read_client_config(cluster.directory / "secured" / "shared" / "admin" / "client.properties")
+    assert settings["bootstrap.servers"] == f"127.0.0.1:{cluster.port('broker-1', '9092')}"
+    create_topic(settings["bootstrap.servers"], "clicks", settings, partitions=3)
+    producer, sent = Producer(settings | {"acks": "all"}), [b"%d" % number for number in range(300)]
+    for number, value_sent in enumerate(sent):
+        producer.produce("clicks", value_sent, partition=number % 3)
+        if number == 150:
+            cluster.begun["broker-3"].end()
+            cluster.begun["zookeeper-3"].end()
+    assert producer.flush(PATIENCE_SECONDS) == 0
+    assert sorted(values_of(settings, "clicks", len(sent))) == sorted(sent)
+    health = [cluster.health(name).returncode for name in (*ZOOKEEPERS, *BROKERS)]
+    assert health == [0, 0, 1, 0, 0, 1]
+
+
+def values_of(settings: Mapping[str, Any], topic: str, count: int) -> list[bytes]:
+    consumer = Consumer({**settings, "group.id": "none", "enable.auto.commit": False})
+    consumer.assign([TopicPartition(topic, partition, OFFSET_BEGINNING) for partition in range(3)])
+    messages = consumer.consume(count, PATIENCE_SECONDS)
+    consumer.close()
+    return [bytes(message.value() or b"") for message in messages]
 
 
 def test_the_health_check_of_a_service_that_is_not_there_fails(running: PlainServices, tmp_path: Path) -> None:
     with PlainServices(tmp_path / "nobody") as nobody:
         for name in services(own=True):
-            if name not in ONCE:
+            if name not in (*ONCE, *ZOOKEEPERS[1:], *BROKERS):  # these are like others
                 assert nobody.health(name).returncode == 1, name
     assert running.health("broker").returncode == 0
 
@@ -184,10 +223,17 @@ def test_the_exporter_reads_broker_and_ledger(running: PlainServices) -> None:
 def test_prometheus_scrapes_both_with_the_configuration_of_the_docs(running: PlainServices, tmp_path: Path) -> None:
     """Debian's Prometheus, the file's jobs, with hosts and ports replaced. Alertmanager is not run here."""
     jobs = yaml.safe_load((PROJECT / "docs" / "prometheus" / "prometheus.yml").read_text())["scrape_configs"]
-    targets = {job["job_name"]: running.replaced(job["static_configs"][0]["targets"][0]) for job in jobs}
+    targets = {job["job_name"]: running.replaced(target_of(job)) for job in jobs}
     assert targets.keys() == {"logbus-exporter", "logbus-broker"}
     with prometheus(tmp_path, targets, PROJECT / "docs" / "prometheus" / "alerts.yml") as server:
         assert sum(len(group["rules"]) for group in server.ask("rules")["groups"]) == 28
+
+
+def target_of(job: Mapping[str, Any]) -> str:
+    if "static_configs" in job:
+        return str(job["static_configs"][0]["targets"][0])
+    (discovered,) = job["dns_sd_configs"]
+    return f"{discovered['names'][0]}:{discovered['port']}"
 
 
 @pytest.mark.long

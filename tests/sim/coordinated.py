@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from logbus_broker.cluster import metadata_writes, znodes
 from logbus_broker.cluster.controller import ClusterController
+from logbus_broker.cluster.leader_election import KAFKAS_BALANCING, LeaderBalancing
 from logbus_broker.cluster.membership import ClusterMember
 from logbus_broker.cluster.metadata_image import BrokerNode, ClusterTopic, Endpoint, MetadataDelta, MetadataImage, PartitionState
 from logbus_broker.cluster.metadata_watcher import read_controller, read_image
@@ -132,8 +133,8 @@ class Controlled(Coordinated):
 
     loop_seconds = 0.01
 
-    def __init__(self, world: World, broker_id: int, *, minimum: int = 1) -> None:
-        self._minimum = minimum
+    def __init__(self, world: World, broker_id: int, *, minimum: int = 1, balancing: LeaderBalancing = KAFKAS_BALANCING) -> None:
+        self._minimum, self._balancing = minimum, balancing
         super().__init__(world, broker_id)
 
     def begin(self) -> None:
@@ -144,6 +145,7 @@ class Controlled(Coordinated):
             session_timeout_ms=SESSION_TIMEOUT_MS,
             minimum_of=lambda _: self._minimum,
             is_unclean_allowed=lambda _: False,
+            balancing=self._balancing,
         )
         self.member.elect = lambda keys, is_unclean: self.controller.elect(keys, is_unclean=is_unclean)
         self.watcher.listen(lambda image, _: self.controller.image_changed(image))

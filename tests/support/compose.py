@@ -22,10 +22,15 @@ def load_compose() -> dict[str, Any]:
     return compose
 
 
-def services(*, own: bool | None = None) -> dict[str, dict[str, Any]]:
-    """All services, or only those of our own image (`own`), or only the others."""
-    found: dict[str, dict[str, Any]] = load_compose()["services"]
-    return {name: one for name, one in found.items() if own is None or one["image"].startswith(OWN_IMAGE) == own}
+def services(*, own: bool | None = None, profile: str | None = None) -> dict[str, dict[str, Any]]:
+    """All services, or only those of our own image (`own`), or only the others; those that start with a profile."""
+    every: dict[str, dict[str, Any]] = load_compose()["services"]
+    return {
+        name: service
+        for name, service in every.items()
+        if (own is None or service["image"].startswith(OWN_IMAGE) == own)
+        and (profile is None or profile in service.get("profiles", [profile]))
+    }
 
 
 def write_secrets(path: Path) -> dict[str, str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
@@ -69,9 +69,19 @@ def label_names(found: Samples) -> dict[str, set[str]]:
 @contextmanager
 def running_exporter(directory: Path, url: str, bootstrap: str, *options: str) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
     """The process and its address; stopped at the end of the block."""
-    port, log_path = processes.free_port(), directory / "exporter.log"
-    command = [sys.executable, "-m", "logbus", "exporter", "--port", str(port), "--bootstrap-server", bootstrap, *options]
-    process = processes.start(command, log_path=log_path, env={"PATH": "/usr/bin", "LOGBUS_WAREHOUSE_URL": url}, cwd=directory)
+    words = ("exporter", "--bootstrap-server", bootstrap, *options)
+    with running_server(directory, *words, environment={"LOGBUS_WAREHOUSE_URL": url}) as started:
+        yield started
+
+
+@contextmanager
+def running_server(
+    directory: Path, *words: str, environment: Mapping[str, str] = {}
+) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
+    """A command that listens on `--port`, and its address; stopped at the end of the block."""
+    port, log_path = processes.free_port(), directory / f"{words[0]}.log"
+    command = [sys.executable, "-m", "logbus", *words, "--port", str(port)]
+    process = processes.start(command, log_path=log_path, env={"PATH": "/usr/bin", **environment}, cwd=directory)
     try:
         processes.wait_until_listening(port, process, log_path=log_path)
         yield process, f"http://127.0.0.1:{port}"

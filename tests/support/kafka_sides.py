@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import pytest
 from logbus.kafka.client import Client
 from logbus.kafka.groups import GroupOffsets, Groups
+from logbus.kafka.reassignments import Reassigning, Reassignments
 from logbus.kafka.topic_list import LogBatches, TopicBatches
 from logbus.kafka.topics import Topics
 from logbus.waiting import PATIENCE_SECONDS
@@ -21,6 +22,7 @@ from tests.support.consumers import GroupMember, poll_until, produce_numbers
 from tests.support.fake_batches import FakeBatches
 from tests.support.fake_groups import FakeGroups
 from tests.support.fake_log import FakeLog
+from tests.support.fake_reassignments import FakeReassignments
 from tests.support.topics import create_topic
 
 PARTITIONS = (0, 1)
@@ -35,14 +37,17 @@ class Side:
     log: FakeLog | Topics
     batches: LogBatches
     groups: GroupOffsets
+    reassignments: Reassigning
     fill: Callable[[str], None]
     member: Callable[[str, str], AbstractContextManager[None]]
 
 
 def fake_side() -> Side:
-    log, groups = FakeLog(), FakeGroups()
+    log, groups, reassignments = FakeLog(), FakeGroups(), FakeReassignments({0: None})
 
     def fill(topic: str) -> None:
+        for partition in PARTITIONS:
+            reassignments.add((topic, partition), [0])
         log.fill(topic, *[range(1, RECORDS + 1)] * len(PARTITIONS))
 
     @contextmanager
@@ -51,7 +56,7 @@ def fake_side() -> Side:
         yield
         del groups.members[group]
 
-    return Side(log, FakeBatches(log), groups, fill, member)
+    return Side(log, FakeBatches(log), groups, reassignments, fill, member)
 
 
 def real_side(bootstrap: str) -> Side:
@@ -69,7 +74,7 @@ def real_side(bootstrap: str) -> Side:
         yield
         consumer.close()
 
-    return Side(Topics(client), TopicBatches(client), Groups(client), fill, member)
+    return Side(Topics(client), TopicBatches(client), Groups(client), Reassignments(client), fill, member)
 
 
 @pytest.fixture(params=["fake", "logbus", "kafka"])

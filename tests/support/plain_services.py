@@ -24,29 +24,34 @@ from tests.support.compose import PROJECT, filled, services, write_secrets
 
 HERE = "127.0.0.1"
 DOCKERFILE = PROJECT / "docker" / "Dockerfile"
+OWN_HOSTS = ("localhost", "0.0.0.0", HERE)
+SEVERAL = ("broker", "zookeeper")  # NAME-1, NAME-2 ...
 PORTS = ("7077", "8080", "8081", "8082", "8974", "9092", "9308", "9404", "29092")
 
 
 class PlainServices:
-    """The services in a directory; a context manager that stops all that were started."""
+    """The services of a profile in a directory; a context manager that stops all that were started. What each of several services
+    of one kind has for itself, a port or a directory, it has here too."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, profile: str = "single") -> None:
         directory.mkdir()
         self.directory = directory
+        self.names = list(services(own=True, profile=profile))
         self.secrets = write_secrets(directory / ".env")
         self.ports = {port: str(free_port()) for port in PORTS}
         self._services = services()
+        self.begun: dict[str, SupervisedProcess] = {}
+        self._ports_of: dict[tuple[str, str], str] = {}
         self._supervisor = Supervisor()
         self._postgres: EmbeddedPostgres | None = None
         self._paths = {
             "/opt/airflow": str(directory / "airflow"),
             "/opt/logbus": str(PROJECT),
             "/opt/venv/bin": str(Path(sys.executable).parent),
-            "/var/lib/logbus": str(directory / "broker"),
             "/var/lib/secured": str(directory / "secured"),
             "/var/lib/spark": str(directory / "spark"),
         }
-        for path in ("airflow/logs", "airflow/auth", "broker", "spark"):
+        for path in ("airflow/logs", "airflow/auth", "spark"):
             (directory / path).mkdir(parents=True)
 
     def __enter__(self) -> PlainServices:
@@ -71,7 +76,8 @@ class PlainServices:
 
     def start(self, name: str) -> SupervisedProcess:
         """Starts the service without waiting for it."""
-        return self._supervisor.start(self._program(name))
+        self.begun[name] = self._supervisor.start(self._program(name))
+        return self.begun[name]
 
     def run(self, name: str) -> str:
         """Runs a service to its end; returns its output."""
@@ -88,7 +94,7 @@ class PlainServices:
         kind, *command = self._services[name]["healthcheck"]["test"]
         assert kind == "CMD"
         return subprocess.run(
-            self.words(command),
+            self.words(command, name),
             env=self.environment(name),
             cwd=PROJECT,
             capture_output=True,
@@ -101,29 +107,43 @@ class PlainServices:
         """The service's variables over the image's, over the minimum that a process needs."""
         own = self._services[name].get("environment", {})
         found = {**image_environment(), **{key: filled(value, self.secrets) for key, value in own.items()}}
-        replaced = {key: HERE if value in self._services else self.replaced(value) for key, value in found.items()}
+        replaced = {key: HERE if value in self._services else self.replaced(value, name) for key, value in found.items()}
         java = {key: os.environ[key] for key in ("JAVA_HOME",) if key in os.environ}
         return {"HOME": str(self.directory), "LANG": "C.UTF-8", **java, **replaced}
 
-    def words(self, command: list[str]) -> list[str]:
-        """The command with ports, paths and the address to listen on replaced."""
+    def words(self, command: list[str], name: str = "") -> list[str]:
+        """The command of a service with ports, paths and the address to listen on replaced."""
         flags = ["", *command]
-        return [HERE if flag == "--host" else self.replaced(word) for flag, word in zip(flags, command, strict=False)]
+        return [HERE if flag == "--host" else self.replaced(word, name) for flag, word in zip(flags, command, strict=False)]
 
-    def replaced(self, text: str) -> str:
-        """Replaces the containers' paths, hosts with ports, and ports with ours."""
+    def replaced(self, text: str, name: str = "") -> str:
+        """Replaces what a service says: the containers' paths, hosts with ports, and ports with ours."""
         for theirs, ours in self._paths.items():
             text = text.replace(theirs, ours)
+        text = re.sub(r"/var/lib/(logbus|zookeeper)\b", str(self.directory / (name or "nobody")), text)
         if self._postgres is not None:
             text = re.sub(r"@postgres:5432/(\w+)", rf"@/\1?host={self._postgres.socket_directory}", text)
-        hosts = "|".join(map(re.escape, [*self._services, "localhost", "0.0.0.0", HERE]))
-        text = re.sub(rf"(?<![\w.-])({hosts}):(\d+)\b", lambda found: f"{HERE}:{self.ports.get(found[2], found[2])}", text)
+        hosts = "|".join(map(re.escape, [*self._services, *OWN_HOSTS]))
+
+        def here(place: re.Match[str]) -> str:
+            host = name if place[1] in OWN_HOSTS else place[1]
+            return ":".join([HERE, *(self.port(host, number) for number in place[2].split(":"))])
+
+        text = re.sub(rf"(?<![\w.-])({hosts}):(\d+(?::\d+)?)\b", here, text)
         return self.ports.get(text, text)
+
+    def port(self, host: str, number: str) -> str:
+        """Ours for a service's port. What all brokers of a cluster answer to is the first of them here."""
+        if host == "broker" and host not in self.names:
+            host = "broker-1"
+        if host.rpartition("-")[0] not in SEVERAL:
+            return self.ports.get(number, number)
+        return self._ports_of.setdefault((host, number), str(free_port()))
 
     def _program(self, name: str) -> Program:
         return Program(
             name=name,
-            command=self.words(self._services[name]["command"]),
+            command=self.words(self._services[name]["command"], name),
             environment=self.environment(name),
             directory=self.directory / "run",
             working_directory=PROJECT,

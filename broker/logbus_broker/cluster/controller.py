@@ -25,7 +25,6 @@ from logbus_broker.errors import BrokerError
 logger = logging.getLogger("broker.cluster")
 
 LOOK_SECONDS = 1.0  # between two checks if nothing changes
-_BALANCE_SECONDS = 300.0  # Kafka's leader.imbalance.check.interval.seconds
 _TRIM_SECONDS = 60.0  # an entry is old if it already existed at the last trim
 
 
@@ -45,6 +44,7 @@ class ClusterController(StoreEvents):
         session_timeout_ms: int,
         minimum_of: Callable[[str], int],
         is_unclean_allowed: Callable[[str], bool],
+        balancing: leader_election.LeaderBalancing = leader_election.KAFKAS_BALANCING,
     ) -> None:
         self._store = store
         self._broker_id = broker_id
@@ -52,6 +52,7 @@ class ClusterController(StoreEvents):
         self._settling_seconds = session_timeout_ms / 1000
         self._minimum_of = minimum_of
         self._is_unclean_allowed = is_unclean_allowed
+        self._balancing = balancing
         self._image = metadata_image.MetadataImage()
         self._is_known = False
         self._suspects: dict[int, None] = {}
@@ -108,8 +109,8 @@ class ClusterController(StoreEvents):
             self._maybe_claim()
             return
         if now >= self._balance_at:
-            self._balance_at = now + _BALANCE_SECONDS
-            self._preferred.update(dict.fromkeys(leader_election.out_of_balance(image)))
+            self._balance_at = now + self._balancing.interval_seconds
+            self._preferred.update(dict.fromkeys(leader_election.out_of_balance(image, self._balancing.percentage)))
         self._decide(self.mandate, now)
         self._reassign(self.mandate)
         self._delete(self.mandate)
@@ -151,7 +152,7 @@ class ClusterController(StoreEvents):
         self._settled_topics: dict[str, metadata_image.ClusterTopic] = {}
         self._seen_presence: tuple[object, ...] = ()
         self._at_work: dict[str, None] = {}  # topics that are being moved or deleted
-        self._balance_at = now + _BALANCE_SECONDS
+        self._balance_at = now + self._balancing.interval_seconds
         self._trim_at = now
         self._is_trimming = False
         self._old_position = -1

@@ -16,7 +16,7 @@ from logbus_broker.cluster.metadata_image import EVERY_BROKER, MetadataImage, Se
 from logbus_broker.config.settings import LogConfig
 from logbus_broker.errors import InvalidConfig
 
-_FILE = "broker-configs.json"
+BROKER_CONFIGS_FILE = "broker-configs.json"
 
 Rewrite = Callable[[Mapping[str, str]], Mapping[str, str]]  # from the current settings to the wanted ones
 
@@ -50,8 +50,8 @@ class BrokerOverrides(Overrides):
 
     def __init__(self, files: Files) -> None:
         self._files = files
-        stored = files.read_json(_FILE)
-        with reading(_FILE):
+        stored = files.read_json(BROKER_CONFIGS_FILE)
+        with reading(BROKER_CONFIGS_FILE):
             self._values: dict[Scope, Mapping[str, str]] = {
                 scope: {} if stored is None else dict(stored.get(scope.value, {})) for scope in Scope
             }
@@ -65,7 +65,7 @@ class BrokerOverrides(Overrides):
         """A job for any thread that stores `values` as the scope's."""
         changed = {**self._values, scope: values}
         stored = {scope.value: dict(rows) for scope, rows in changed.items()}
-        return lambda: self._files.write_json_atomic(_FILE, stored)
+        return lambda: self._files.write_json_atomic(BROKER_CONFIGS_FILE, stored)
 
     def replace(self, scope: Scope, values: Mapping[str, str]) -> None:
         """They apply from now on."""

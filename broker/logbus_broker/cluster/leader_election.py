@@ -333,12 +333,20 @@ def handovers(
     return requests
 
 
-_IMBALANCE_PERCENT = 10  # Kafka's leader.imbalance.per.broker.percentage
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaderBalancing:
+    """How often the controller returns leads to preferred leaders, and from which share of them on; Kafka's settings."""
+
+    interval_seconds: float = 300.0  # leader.imbalance.check.interval.seconds; never where auto.leader.rebalance.enable=false
+    percentage: int = 10  # leader.imbalance.per.broker.percentage
 
 
-def out_of_balance(image: metadata_image.MetadataImage) -> list[TopicPartition]:
-    """Partitions that should return to their preferred leaders: those of each broker that has more than a tenth of its preferred
-    partitions led elsewhere."""
+KAFKAS_BALANCING = LeaderBalancing()
+
+
+def out_of_balance(image: metadata_image.MetadataImage, percentage: int) -> list[TopicPartition]:
+    """Partitions that should return to their preferred leaders: those of each broker of whose preferred partitions more than
+    this percentage is led elsewhere."""
     preferred: dict[int, int] = {}
     elsewhere: dict[int, list[TopicPartition]] = {}
     for topic in image.topics.values():
@@ -348,4 +356,4 @@ def out_of_balance(image: metadata_image.MetadataImage) -> list[TopicPartition]:
             preferred[replicas[0]] = preferred.get(replicas[0], 0) + 1
             if state.leader != replicas[0]:
                 elsewhere.setdefault(replicas[0], []).append((topic.name, index))
-    return [key for broker, keys in elsewhere.items() if len(keys) * 100 > preferred[broker] * _IMBALANCE_PERCENT for key in keys]
+    return [key for broker, keys in elsewhere.items() if len(keys) * 100 > preferred[broker] * percentage for key in keys]

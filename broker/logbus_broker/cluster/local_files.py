@@ -68,6 +68,13 @@ def join_cluster(filesystem: FileSystem, path: Path, cluster_id: str) -> None:
         )
 
 
+def become_member(filesystem: FileSystem, path: Path, new_id: Callable[[], UUID]) -> None:
+    """The directory of a standalone broker is a cluster's from now on, with the cluster id that it has; its topics have to be
+    registered there before it is opened again (log/join.py)."""
+    stored = _read(filesystem, path) or {}
+    _write(filesystem, path, {**stored, _IN_CLUSTER: "true", "directory.id": encode_id(new_id())})
+
+
 def belongs_to_cluster(filesystem: FileSystem, path: Path) -> bool:
     """Whether the logs in this data directory are replicas; False if its file does not say so."""
     try:
@@ -105,8 +112,8 @@ def _compare_meta(path: Path, stored: Mapping[str, str], broker_id: int, cluster
         )
     if in_cluster and not was_in_cluster:
         raise errors.StartupError(
-            f"{path} belongs to a standalone broker, whose topics are not in ZooKeeper: leave zookeeper.connect out, "
-            "or set log.dirs to an empty directory and copy the topics over with a consumer and a producer"
+            f"{path} belongs to a standalone broker, whose topics are not in ZooKeeper: `python -m logbus_broker join` takes "
+            "them into a new cluster; or leave zookeeper.connect out, or set log.dirs to an empty directory"
         )
     if not stored.get("cluster.id") and not in_cluster:
         raise errors.StartupError(

@@ -15,6 +15,7 @@ from logbus_broker.cluster.local_files import Files, Store, reading
 from logbus_broker.logs import log_bug
 
 BLOCK_IDS = 1_000  # as Kafka
+PRODUCER_IDS_FILE = "producer-ids.json"  # of a standalone broker
 
 TakenId = Callable[[int, BaseException | None], None]
 Reserved = Callable[[range | None, BaseException | None], None]
@@ -69,13 +70,19 @@ def _tell(then: TakenId, producer_id: int, error: BaseException | None) -> None:
         log_bug("a callback with a producer id failed")
 
 
-def local_producer_ids(files: Files, store: Store) -> ProducerIds:
-    """Each is assigned once in the life of the data directory."""
-    stored = files.read_json(_PRODUCER_IDS_FILE)
-    with reading(_PRODUCER_IDS_FILE):
+def next_local_block(files: Files) -> int:
+    """The first id that a standalone broker has not reserved."""
+    stored = files.read_json(PRODUCER_IDS_FILE)
+    with reading(PRODUCER_IDS_FILE):
         start: int = 1000 if stored is None else stored["next"]
         if start < 0:
             raise ValueError(f"the next id is {start}")
+    return start
+
+
+def local_producer_ids(files: Files, store: Store) -> ProducerIds:
+    """Each is assigned once in the life of the data directory."""
+    start = next_local_block(files)
 
     def reserve(then: Reserved) -> None:
         block = range(start, start + BLOCK_IDS)
@@ -86,9 +93,6 @@ def local_producer_ids(files: Files, store: Store) -> ProducerIds:
                 start = block.stop
             then(block if error is None else None, error)
 
-        store(lambda: files.write_json_atomic(_PRODUCER_IDS_FILE, {"next": block.stop}), recorded)
+        store(lambda: files.write_json_atomic(PRODUCER_IDS_FILE, {"next": block.stop}), recorded)
 
     return ProducerIds(reserve)
-
-
-_PRODUCER_IDS_FILE = "producer-ids.json"

@@ -199,7 +199,7 @@ class Registration(StoreEvents):
     # The steps
 
     def _enter(self) -> Script[None]:
-        yield from _make_base_paths()
+        yield from make_base_paths()
         yield from self._agree_on_cluster()
         yield from self._raise_incarnation()
 
@@ -337,7 +337,8 @@ class Registration(StoreEvents):
         yield from _must_commit(operations)
 
 
-def _make_base_paths() -> Script[None]:
+def make_base_paths() -> Script[None]:
+    """Create what is missing of the paths that every transaction relies on."""
     nodes = yield from read_all(list(znodes.BASE_PATHS))
     paths = zip(znodes.BASE_PATHS.items(), nodes, strict=True)
     missing = [Create(path=path, data=data) for (path, data), node in paths if isinstance(node, NoNode)]

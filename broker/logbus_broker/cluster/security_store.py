@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from logbus_broker.cluster.local_files import Files, Job, reading
 from logbus_broker.security.state import SecurityState, decode_state, encode_state
 
-_FILE = "security.json"
+SECURITY_FILE = "security.json"
 
 Edit = Callable[[SecurityState], SecurityState]
 
@@ -34,14 +34,14 @@ class LocalSecurity:
     def __init__(self, files: Files) -> None:
         self._files = files
         self.on_change: Callable[[], None] = lambda: None
-        stored = files.read_json(_FILE)
-        with reading(_FILE):
+        stored = files.read_json(SECURITY_FILE)
+        with reading(SECURITY_FILE):
             self.state = SecurityState() if stored is None else decode_state(stored)
 
     def change(self, edit: Edit) -> Generator[Job, Any, None]:
         changed = edit(self.state)
         if changed == self.state:
             return
-        yield lambda: self._files.write_json_atomic(_FILE, encode_state(changed))
+        yield lambda: self._files.write_json_atomic(SECURITY_FILE, encode_state(changed))
         self.state = changed
         self.on_change()

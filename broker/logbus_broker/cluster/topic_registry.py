@@ -16,7 +16,7 @@ from logbus_broker.cluster import local_files, metadata_image
 from logbus_broker.errors import InvalidTopic, StartupError, TopicAlreadyExists, UnknownTopicId, UnknownTopicOrPartition
 from logbus_broker.security.state import AUDIT_TOPIC
 
-_TOPICS_FILE = "topics.json"
+TOPICS_FILE = "topics.json"
 _FORMAT_VERSION = 1
 _LEGAL_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 
@@ -121,15 +121,15 @@ class TopicRegistry(_ShownTopics):
         self._files = files
         self._rows: dict[str, str] = {}  # as the next write of the file will hold them
         self.deleted: set[uuid.UUID] = set()  # ids of deleted topics whose directories may still have their old names
-        stored = files.read_json(_TOPICS_FILE)
+        stored = files.read_json(TOPICS_FILE)
         if stored is not None:
-            with local_files.reading(_TOPICS_FILE):
+            with local_files.reading(TOPICS_FILE):
                 self._restore(stored)
 
     def _restore(self, stored: Any) -> None:
         if stored["version"] != _FORMAT_VERSION:
             raise StartupError(
-                f"{_TOPICS_FILE} has format {stored['version']}, this broker reads {_FORMAT_VERSION}: "
+                f"{TOPICS_FILE} has format {stored['version']}, this broker reads {_FORMAT_VERSION}: "
                 "use the release that wrote it"
             )
         for row in stored["topics"]:
@@ -175,7 +175,7 @@ class TopicRegistry(_ShownTopics):
 
         def write() -> None:
             head = f'{{"version": {_FORMAT_VERSION}, "deleted": {json.dumps(deleted)}, "topics": ['
-            self._files.write_atomic(_TOPICS_FILE, "\n".join((head, ",\n".join(rows), "]}", "")).encode())
+            self._files.write_atomic(TOPICS_FILE, "\n".join((head, ",\n".join(rows), "]}", "")).encode())
 
         return write
 

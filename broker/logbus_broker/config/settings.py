@@ -375,6 +375,11 @@ class BrokerConfig:
         "num.replica.fetchers", 1, only(1, "one loop reads from each leader, and a connection more would not make it faster")
     )
     controlled_shutdown_enable: bool = setting("controlled.shutdown.enable", True, boolean)
+    # Kafka's three. A broker that was restarted leads nothing; without this its partitions would stay with the others. The
+    # controller's values count, so all configuration files should have the same.
+    leader_rebalance_enable: bool = setting("auto.leader.rebalance.enable", True, boolean)
+    leader_imbalance_percentage: int = setting("leader.imbalance.per.broker.percentage", 10, between(0, 100))
+    leader_imbalance_check_seconds: int = setting("leader.imbalance.check.interval.seconds", 300, between(1, INT32_MAX))
     # A broker that is asked to stop waits this long for others to take over its leaderships; then it stops anyway.
     controlled_shutdown_ms_max: int = setting("logbus.controlled.shutdown.max.ms", 30_000, between(0, INT32_MAX))
     log: LogConfig = field(default_factory=LogConfig)

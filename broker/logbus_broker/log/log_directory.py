@@ -9,6 +9,7 @@
     replication-offset-checkpoint       per partition, below which every in-sync replica had everything; in a cluster only
     metadata.seen                       the newest entry of the metadata log that was acted on; in a cluster only
     last.start                          the last start that was settled: its number, the boot of the machine; in a cluster only
+    joining                             a standalone broker's directory on its way into a cluster (log/join.py)
     access-0/                           one partition: partition.metadata (the topic's id) and the log's files
     access-0.<id>-delete/               a deleted one whose files are not removed yet
     access-0.<id>-stray/                one that no topic owned, or that was damaged, set aside
@@ -56,6 +57,7 @@ CLEAN_MARKER = ".kafka_cleanshutdown"
 LAST_START = "last.start"
 NO_START = -1
 METADATA_SEEN = "metadata.seen"
+JOINING = "joining"
 
 Job = Callable[[], None]
 
@@ -113,6 +115,8 @@ class LogDirectory:
             # Locked before anything is read: what another broker is just writing would be read half-written.
             lock = _take_lock(filesystem, path)
             identity = check_meta(filesystem, path, broker_id, cluster_id or None, new_id, in_cluster=in_cluster)
+            if in_cluster and JOINING in filesystem.list_names(path):
+                raise StartupError(f"{path} is on its way into the cluster: run `python -m logbus_broker join --accept` again")
             # The marker is removed, durably, before a log is opened: from here on any end of this process is unclean until
             # `close` says otherwise.
             clean = _take_clean_marker(filesystem, path)
@@ -134,13 +138,13 @@ class LogDirectory:
         return directory
 
     @classmethod
-    def inspect(cls, path: Path, *, broker_id: int, filesystem: FileSystem) -> LogDirectory:
-        """The directory of a stopped broker in a cluster, to look at: nothing in it is changed."""
+    def inspect(cls, path: Path, *, broker_id: int, filesystem: FileSystem, in_cluster: bool = True) -> LogDirectory:
+        """The directory of a stopped broker, to look at: nothing in it is changed."""
         try:
             if META not in filesystem.list_names(path):
                 raise StartupError(f"{path} is no broker's data directory: set log.dirs")
             lock = _take_lock(filesystem, path)
-            identity = check_meta(filesystem, path, broker_id, None, uuid4, in_cluster=True)
+            identity = check_meta(filesystem, path, broker_id, None, uuid4, in_cluster=in_cluster)
             return cls(
                 path,
                 filesystem=filesystem,
@@ -170,7 +174,11 @@ class LogDirectory:
         """This start is settled: the other brokers know what is missing here, so the next start only answers for what is written
         from now on. In a cluster only. Any thread."""
         self.note_seen()
-        self.write_atomic(LAST_START, _start_text(number, self._filesystem.identity(self.path / META), self._boot_id))
+        self.vouch(number, self._boot_id)
+
+    def vouch(self, number: int, boot_id: str) -> None:
+        """Note that start `number`, in this boot of the machine, left everything that had been written."""
+        self.write_atomic(LAST_START, _start_text(number, self._filesystem.identity(self.path / META), boot_id))
 
     @property
     def is_seen_to_be_noted(self) -> bool:

@@ -310,8 +310,9 @@ class ControlledShutdown:
     3. it stops fetching, and removes itself from the in-sync replicas of what others lead, so that no leader waits for a
        follower that is gone. Not if the leader is dead: the other members might never come back, and this broker has everything
 
-    All of this has a time limit (logbus.controlled.shutdown.max.ms): what is left then is treated as after a kill. `then` is
-    called once, when the process may stop."""
+    All of this has a time limit (logbus.controlled.shutdown.max.ms): what is left then is treated as after a kill. None of it is
+    possible without ZooKeeper, so nothing is waited for once that has been away for a session. `then` is called once, when the
+    process may stop."""
 
     def __init__(
         self,
@@ -321,11 +322,13 @@ class ControlledShutdown:
         clock: Clock,
         *,
         seconds_max: float,
+        session_seconds: float,
         then: Callable[[], None],
     ) -> None:
         self._member = member
         self._replica_manager = replica_manager
         self._settings = settings
+        self._session_seconds = session_seconds
         self._then = then
         self._step = _ShutdownStep.HANDING_OVER
         self._is_announced = False
@@ -338,7 +341,14 @@ class ControlledShutdown:
     def due(self) -> float:
         if self._step is _ShutdownStep.OVER:
             return inf
-        return self._until if self._step is _ShutdownStep.HANDING_OVER else min(self._until, self._ask_again_at)
+        until = min(self._until, self._cut_off_at)
+        return until if self._step is _ShutdownStep.HANDING_OVER else min(until, self._ask_again_at)
+
+    @property
+    def _cut_off_at(self) -> float:
+        """When ZooKeeper has been away for a session, if it does not come back."""
+        away_since = self._member.away_since
+        return inf if away_since is None else away_since + self._session_seconds
 
     def _announced(self, error: BrokerError | None) -> None:
         self._is_announced = True
@@ -349,6 +359,10 @@ class ControlledShutdown:
     def work(self, now: float) -> None:
         """At the end of a turn: continue if the current step is done."""
         image = self._member.image
+        if self._step is not _ShutdownStep.OVER and now >= self._cut_off_at:
+            logger.warning("ZooKeeper is away: this broker stops without handing over what it leads")
+            self._replica_manager.stop_following()
+            self._end()
         if self._step is _ShutdownStep.HANDING_OVER and (
             now >= self._until or (self._is_announced and not self._has_successors(image))
         ):
@@ -357,6 +371,10 @@ class ControlledShutdown:
             self._replica_manager.stop_following()
         if self._step is _ShutdownStep.WITHDRAWING:
             self._withdraw(image, now)
+
+    def _end(self) -> None:
+        self._step = _ShutdownStep.OVER
+        self._then()
 
     def _has_successors(self, image: metadata_image.MetadataImage) -> bool:
         """Whether some partition led here has another replica that is registered and not leaving."""
@@ -374,8 +392,7 @@ class ControlledShutdown:
             return
         changes = self._changes(image)
         if not changes or now >= self._until:
-            self._step = _ShutdownStep.OVER
-            self._then()
+            self._end()
             return
         self._asked_of, self._ask_again_at = image, now + WITHDRAW_RETRY_SECONDS
         for batch in store.in_batches(changes, metadata_log.STATES_MAX):

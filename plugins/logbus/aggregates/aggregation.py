@@ -10,15 +10,18 @@ All of a step is one transaction over one snapshot: what the table holds when it
 of its window, and in an older snapshot the new leaf would be empty. No load waits for that lock; its swap becomes a delete and
 insert.
 
+Partitions of the pipeline's table may be gone, dropped because they are old, while the aggregate is to stay. So an hour is
+computed again only if all rows are there that were counted in it; otherwise it is kept as it is, and the ledger says why.
+
 The fence is the aggregate's newest aggregation: beginning one ends the right of all older ones to write, however late they wake.
 A killed run leaves the steps that it has committed, and the next one goes on after them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
@@ -59,18 +62,19 @@ class NewLoad:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Aggregated:
-    """What a run did. `hours`: those that it wrote again."""
+    """What a run did. `hours`: those that it wrote again; `kept`: why others stayed as they were."""
 
     aggregation: int
-    windows: int
-    rows: int
-    hours: Sequence[datetime]
+    windows: int = 0
+    rows: int = 0
+    hours: Sequence[datetime] = ()
+    kept: Mapping[datetime, str] = field(default_factory=dict)
     is_last: bool = True  # of the steps
 
     def summary(self) -> dict[str, Any]:
         """As JSON-ready values."""
-        hours = [model.instant_text(hour) for hour in self.hours]
-        return {"aggregation": self.aggregation, "windows": self.windows, "rows": self.rows, "hours": hours}
+        hours, kept = ([model.instant_text(hour) for hour in group] for group in (self.hours, self.kept))
+        return {"aggregation": self.aggregation, "windows": self.windows, "rows": self.rows, "hours": hours, "kept": kept}
 
 
 def define(engine: sa.Engine, aggregate: Aggregate, now: datetime) -> None:
@@ -181,6 +185,7 @@ def bring_up_to_date(
         windows=sum(step.windows for step in steps),
         rows=sum(step.rows for step in steps),
         hours=sorted({hour for step in steps for hour in step.hours}),
+        kept={hour: reason for step in steps for hour, reason in step.kept.items()},
     )
 
 
@@ -203,7 +208,7 @@ def step_once(engine: sa.Engine, name: str, number: int, now: datetime, windows_
         begin_snapshot(connection, None if before is None else before.source)
         row = hold_if_newest(connection, name, number)
         statements = statements_of(connection, of_ledger(row))
-        step = Aggregated(aggregation=number, windows=0, rows=0, hours=())
+        step = Aggregated(aggregation=number)
         if before is not None and statements is not None:
             ensure_table(connection, statements, row["columns"])
             step = AggregateStep(connection, statements, number).run(windows_max)
@@ -276,13 +281,21 @@ class AggregateStep:
     def run(self, windows_max: int) -> Aggregated:
         loads = new_loads(self.connection, self.aggregate)
         again, new = ([load for load in loads if load.is_new is is_new] for is_new in (False, True))
-        taken = [*again, *new[:windows_max]]
-        hours = self.touch(taken) if taken else []
-        written = self.write(hours) if hours else 0
-        is_last = len(new) <= windows_max
-        return Aggregated(aggregation=self.number, windows=len(taken), rows=written, hours=hours, is_last=is_last)
+        taken, is_last = [*again, *new[:windows_max]], len(new) <= windows_max
+        hours = self.hours_found_wrong().union(self.touch(taken) if taken else ())
+        kept = self.hours_short_of_rows(hours, taken)
+        computed = sorted(hours - kept.keys())
+        row_count = self.write(computed)
+        self.keep(kept)
+        return Aggregated(aggregation=self.number, windows=len(taken), rows=row_count, hours=computed, kept=kept, is_last=is_last)
 
-    def touch(self, loads: Sequence[NewLoad]) -> list[datetime]:
+    def hours_found_wrong(self) -> set[datetime]:
+        """By an audit: what the rows add up to wins."""
+        hour = schema.aggregated_hour
+        is_wrong = sa.func.jsonb_array_length(hour.c.audit_problems) > 0
+        return set(self.connection.scalars(sa.select(hour.c.hour).where(hour.c.aggregate == self.aggregate.name, is_wrong)))
+
+    def touch(self, loads: Sequence[NewLoad]) -> set[datetime]:
         """Replaces what the ledger knows of these windows; returns the hours that they touched before or touch now."""
         hour, window = schema.touched_hour, schema.aggregated_window
         is_theirs = (hour.c.aggregate == self.aggregate.name, rows.among(hour.c.window_id, [load.window_id for load in loads]))
@@ -295,11 +308,12 @@ class AggregateStep:
                 "loaded_attempt": load.attempt,
                 "loaded_count": load.count,
                 "untimed_count": counted[load.start].get(None, 0),
+                "missing_count": load.count - sum(counted[load.start].values()),
             }
             for load in loads
         ]
         upsert = insert(window)
-        replaced = {name: upsert.excluded[name] for name in ("loaded_attempt", "loaded_count", "untimed_count")}
+        replaced = {name: upsert.excluded[name] for name in ("loaded_attempt", "loaded_count", "untimed_count", "missing_count")}
         self.connection.execute(upsert.on_conflict_do_update(index_elements=["aggregate", "window_id"], set_=replaced), values)
         touched: list[dict[str, Any]] = [
             {"aggregate": self.aggregate.name, "hour": at, "window_id": load.window_id, "row_count": count}
@@ -309,10 +323,40 @@ class AggregateStep:
         ]
         if touched:
             self.connection.execute(sa.insert(hour), touched)
-        return sorted(before | {row["hour"] for row in touched})
+        return before | {row["hour"] for row in touched}
+
+    def hours_short_of_rows(self, hours: Collection[datetime], taken: Sequence[NewLoad]) -> dict[datetime, str]:
+        """Hours of which a window has not the rows any more that it had when it was taken in. Those of this step were counted."""
+        hour, window = schema.touched_hour, schema.window
+        query = (
+            sa.select(window.c.starts_at, hour.c.hour, hour.c.row_count)
+            .join(hour, hour.c.window_id == window.c.id)
+            .where(hour.c.aggregate == self.aggregate.name, rows.among(hour.c.hour, hours))
+            .where(sa.not_(rows.among(hour.c.window_id, [load.window_id for load in taken])))
+        )
+        expected = {(start, at): count for start, at, count in self.connection.execute(query)}
+        if not expected:
+            return {}
+        parameters = self.statements.values({start for start, _ in expected}, hours)
+        present = {
+            (start, at): count for start, at, count in self.connection.execute(self.statements.touched(of_hours=True), parameters)
+        }
+        return {
+            at: f"window {model.instant_text(start)} has {present.get((start, at), 0):,} of {formatting.many(count, 'row')} of it"
+            for (start, at), count in sorted(expected.items())
+            if present.get((start, at), 0) != count
+        }
+
+    def keep(self, kept: Mapping[datetime, str]) -> None:
+        hour = schema.aggregated_hour
+        for at, reason in kept.items():
+            is_it = (hour.c.aggregate == self.aggregate.name, hour.c.hour == at)
+            self.connection.execute(sa.update(hour).where(*is_it).values(kept_because=reason, audit_problems=[]))
 
     def write(self, hours: Sequence[datetime]) -> int:
         """Deletes and inserts the rows of these hours, over all windows that touch them; returns how many rows they have now."""
+        if not hours:
+            return 0
         starts = starts_touching(self.connection, self.aggregate, hours)
         parameters = self.statements.values(starts, hours)
         self.connection.execute(self.statements.delete_hours(), parameters)
@@ -333,8 +377,8 @@ class AggregateStep:
 def touched_hours(
     connection: sa.Connection, statements: Statements, loads: Sequence[NewLoad]
 ) -> dict[datetime, dict[datetime | None, int]]:
-    """By the start of a window how many of its rows fall into which event hour. `EquationMismatch` if a window has not the rows
-    that its load brought: then its hours would be wrong as well."""
+    """By the start of a window how many of its rows fall into which event hour. `EquationMismatch` if a window has others than
+    its load brought: then its hours would be wrong as well. One that has none at all was dropped before it was ever counted."""
     counted: dict[datetime, dict[datetime | None, int]] = {load.start: {} for load in loads}
     distinct: set[datetime | None] = set()
     for start, hour, count in connection.execute(statements.touched(), statements.values(starts=counted)):
@@ -346,7 +390,8 @@ def touched_hours(
             f"{TOUCHED_HOURS_MAX:,}: is {statements.aggregate.event_time!r} the time at which something happened?"
         )
     for load in loads:
-        if (present := sum(counted[load.start].values())) != load.count:
+        present = sum(counted[load.start].values())
+        if present != load.count and not (load.is_new and present == 0):
             start, name = model.instant_text(load.start), statements.aggregate.pipeline
             raise errors.EquationMismatch(
                 f"the window of {name} at {start} has {formatting.many(present, 'row')}, and its load brought {load.count:,}: "

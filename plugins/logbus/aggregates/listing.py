@@ -20,27 +20,31 @@ from logbus.windows import schema, sql_errors
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AggregateStatus:
-    """`behind`: windows whose load is not in it. `untimed`: rows without an event time, which are in no hour. `newest`: the
-    state of its newest aggregation, and the error that ended it."""
+    """`behind`: windows whose load is not in it. `untimed`: rows without an event time, which are in no hour; `missing`: rows
+    that were gone with their partitions before it was made. `kept`: hours that could not be computed again. `newest`: the state
+    of its newest aggregation, and the error that ended it."""
 
     aggregate: Aggregate
     windows: int
     behind: int
     untimed: int
+    missing: int
     hours: int
     unaudited: int
     wrong: int
+    kept: int
     newest: str | None
     ended_at: datetime | None
     error: str | None
 
     @property
     def verdict(self) -> str:
-        return "wrong" if self.wrong else "behind" if self.behind else "not audited" if self.unaudited else "exact"
+        states = {"wrong": self.wrong, "behind": self.behind, "not audited": self.unaudited, "kept": self.kept}
+        return next((state for state, count in states.items() if count), "exact")
 
     def summary(self) -> dict[str, Any]:
         """As JSON-ready values."""
-        same = ("windows", "behind", "untimed", "hours", "unaudited", "wrong", "verdict", "error")
+        same = ("windows", "behind", "untimed", "missing", "hours", "unaudited", "wrong", "kept", "verdict", "error")
         return {
             "name": self.aggregate.name,
             "pipeline": self.aggregate.pipeline,
@@ -63,16 +67,19 @@ class HourStatus:
     aggregation: int
     audited_at: datetime | None
     problems: Sequence[str]
+    kept_because: str | None
 
     @property
     def verdict(self) -> str:
+        if self.kept_because is not None:
+            return "kept"
         return "not audited" if self.audited_at is None else "wrong" if self.problems else "exact"
 
     def summary(self) -> dict[str, Any]:
         """As JSON-ready values."""
         same = ("rows", "windows", "touching_rows", "aggregation", "verdict")
         audited_at = self.audited_at and model.instant_text(self.audited_at)
-        of_audit = {"audited_at": audited_at, "problems": list(self.problems)}
+        of_audit = {"audited_at": audited_at, "problems": list(self.problems), "kept_because": self.kept_because}
         return {"hour": model.instant_text(self.hour), **{name: getattr(self, name) for name in same}, **of_audit}
 
 
@@ -84,15 +91,13 @@ def all_statuses(connection: sa.Connection) -> list[AggregateStatus]:
 def status_of(connection: sa.Connection, name: str) -> AggregateStatus:
     row = row_of(connection, name)
     window, hour, newest = schema.aggregated_window, schema.aggregated_hour, schema.aggregation
-    windows, untimed = connection.execute(
-        sa.select(sa.func.count(), sa.func.coalesce(sa.func.sum(window.c.untimed_count), 0)).where(window.c.aggregate == name)
-    ).one()
+    sums = [sa.func.coalesce(sa.func.sum(column), 0) for column in (window.c.untimed_count, window.c.missing_count)]
+    windows, untimed, missing = connection.execute(sa.select(sa.func.count(), *sums).where(window.c.aggregate == name)).one()
     is_wrong = sa.func.jsonb_array_length(hour.c.audit_problems) > 0
-    hours, audited, wrong = connection.execute(
-        sa.select(sa.func.count(), sa.func.count(hour.c.audited_at), sa.func.count().filter(is_wrong)).where(
-            hour.c.aggregate == name
-        )
-    ).one()
+    is_due = sa.and_(hour.c.audited_at.is_(None), hour.c.kept_because.is_(None))
+    kinds = (sa.true(), is_due, is_wrong, hour.c.kept_because.is_not(None))
+    counts: list[sa.ColumnElement[Any]] = [sa.func.count().filter(kind) for kind in kinds]
+    hours, unaudited, wrong, kept = connection.execute(sa.select(*counts).where(hour.c.aggregate == name)).one()
     of_newest = sa.select(newest.c.state, newest.c.ended_at, newest.c.error).where(newest.c.id == row["newest"])
     state, ended_at, error = connection.execute(of_newest).one_or_none() or (None, None, None)
     aggregate = of_ledger(row)
@@ -101,9 +106,11 @@ def status_of(connection: sa.Connection, name: str) -> AggregateStatus:
         windows=windows,
         behind=len(new_loads(connection, aggregate)),
         untimed=int(untimed),
+        missing=int(missing),
         hours=hours,
-        unaudited=hours - audited,
+        unaudited=unaudited,
         wrong=wrong,
+        kept=kept,
         newest=state,
         ended_at=ended_at,
         error=error,
@@ -132,6 +139,7 @@ def hours_of(connection: sa.Connection, name: str, since: datetime | None, until
             aggregation=row.aggregation,
             audited_at=row.audited_at,
             problems=tuple(row.audit_problems or ()),
+            kept_because=row.kept_because,
         )
         for row in connection.execute(query)
         for windows, touching in [row[-2:]]

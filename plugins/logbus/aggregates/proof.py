@@ -1,9 +1,9 @@
 """The proof of an aggregate: its rows of chosen event hours, compared one by one with what the pipeline's rows add up to.
 
 Both are read in one snapshot. Windows whose load is newer than the aggregate touch hours in which the two rightly differ: these
-hours are left out, as behind. Otherwise not a single row may differ. By default the windows are read that touch the hours by the
-ledger's word, whose counts were compared with those of the loads when it was written; a full proof takes no such word, and reads
-the pipeline's whole table.
+hours are left out, as behind; and so are those of which rows are gone with old partitions, as kept. Otherwise not a single row
+may differ. By default the windows are read that touch the hours by the ledger's word, whose counts were compared with those of
+the loads when it was written; a full proof takes no such word, and reads the pipeline's whole table.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from datetime import datetime
 from typing import Any
 
 import sqlalchemy as sa
+from sqlalchemy.dialects.postgresql import insert
 
 from logbus import errors, model
 from logbus.aggregates.aggregation import begin_snapshot, new_loads, row_of, starts_touching, statements_of, touched_hours
@@ -27,21 +28,20 @@ DIFFERENCES_MAX = 1_000  # rows of one snapshot that are fetched, and of which s
 PROBLEMS_KEPT_MAX = 20  # of an hour, in the ledger
 PROBLEMS_SHOWN_MAX = 10  # in an error
 
+EXACT, WRONG, BEHIND, KEPT = VERDICTS = ("exact", "wrong", "behind", "kept")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HourProof:
-    """`problems`: rows that differ, each as a sentence. None: the hour is behind, and was not compared."""
+    """`problems`: rows that differ, each as a sentence; `behind` and `kept` hours were not compared."""
 
     hour: datetime
-    problems: Sequence[str] | None
-
-    @property
-    def verdict(self) -> str:
-        return "behind" if self.problems is None else "wrong" if self.problems else "exact"
+    verdict: str
+    problems: Sequence[str] = ()
 
     def summary(self) -> dict[str, Any]:
         """As JSON-ready values."""
-        return {"hour": model.instant_text(self.hour), "verdict": self.verdict, "problems": list(self.problems or ())}
+        return {"hour": model.instant_text(self.hour), "verdict": self.verdict, "problems": list(self.problems)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +55,7 @@ class AggregateProof:
         return [hour.hour for hour in self.hours if hour.verdict == verdict]
 
     def failure(self) -> str:
-        problems = [f"{model.instant_text(hour.hour)}: {problem}" for hour in self.hours for problem in hour.problems or ()]
+        problems = [f"{model.instant_text(hour.hour)}: {problem}" for hour in self.hours for problem in hour.problems]
         return (
             f"aggregate {self.aggregate} is wrong in {many(len(self.of('wrong')), 'hour')}: "
             f"{several(problems, PROBLEMS_SHOWN_MAX, separator='; ')}"
@@ -63,14 +63,15 @@ class AggregateProof:
 
     def summary(self) -> dict[str, Any]:
         """As JSON-ready values."""
-        counts = {verdict: len(self.of(verdict)) for verdict in ("exact", "wrong", "behind")}
+        counts = {verdict: len(self.of(verdict)) for verdict in VERDICTS}
         return {"aggregate": self.aggregate, **counts, "hours": [hour.summary() for hour in self.hours]}
 
 
 def prove_unaudited(engine: sa.Engine, name: str, now: datetime) -> AggregateProof:
-    """Of the hours that were written since they were last compared."""
+    """Of the hours that were written since they were last compared, and of those that were wrong then."""
     row_in = schema.aggregated_hour
-    query = sa.select(row_in.c.hour).where(row_in.c.aggregate == name, row_in.c.audited_at.is_(None)).order_by(row_in.c.hour)
+    is_due = sa.or_(row_in.c.audited_at.is_(None), sa.func.jsonb_array_length(row_in.c.audit_problems) > 0)
+    query = sa.select(row_in.c.hour).where(row_in.c.aggregate == name, is_due).order_by(row_in.c.hour)
     with engine.connect() as connection:
         row_of(connection, name)
         hours = list(connection.scalars(query))
@@ -116,23 +117,30 @@ def _prove_together(engine: sa.Engine, name: str, hours: Sequence[datetime], now
         before = statements_of(connection, of_ledger(row_of(connection, name)))
     with engine.begin() as connection:
         begin_snapshot(connection, None if before is None else before.source)
-        statements = statements_of(connection, of_ledger(row_of(connection, name)))
+        row = row_of(connection, name)
+        statements = statements_of(connection, of_ledger(row))
         if before is None or statements is None:
             return
-        written_by: dict[datetime, int] = {
-            row.hour: row.aggregation for row in connection.execute(sa.select(row_in.c.hour, row_in.c.aggregation).where(*chosen))
-        }
-        behind = _hours_behind(connection, statements)
-        compared = [hour for hour in hours if hour not in behind]
+        in_ledger = {hour.hour: hour for hour in connection.execute(sa.select(row_in).where(*chosen))}
+        not_compared = dict.fromkeys((hour for hour in in_ledger if in_ledger[hour].kept_because is not None), KEPT)
+        not_compared |= dict.fromkeys(_hours_without_rows(connection, statements, hours), KEPT)
+        not_compared |= dict.fromkeys(_hours_behind(connection, statements), BEHIND)
+        compared = [hour for hour in hours if hour not in not_compared]
         problems = _differences(connection, statements, compared, is_full=is_full)
     # In a transaction of its own: a run that has written an hour since then has not to wait, and its rows were not compared.
     with engine.begin() as connection:
         for hour in compared:
-            is_same = (row_in.c.aggregate == name, row_in.c.hour == hour, row_in.c.aggregation == written_by.get(hour))
-            stored = {"audited_at": now, "audit_problems": list(problems.get(hour, ()))[:PROBLEMS_KEPT_MAX]}
-            connection.execute(sa.update(row_in).where(*is_same).values(stored))
+            verdict = {"audited_at": now, "audit_problems": problems.get(hour, [])[:PROBLEMS_KEPT_MAX]}
+            # Rows of an hour that no run has written: the next one deletes them.
+            unknown = {"aggregate": name, "hour": hour, "aggregation": row["newest"], "row_count": 0}
+            if hour in in_ledger:
+                is_same = (row_in.c.hour == hour, row_in.c.aggregation == in_ledger[hour].aggregation)
+                connection.execute(sa.update(row_in).where(row_in.c.aggregate == name, *is_same).values(verdict))
+            else:
+                connection.execute(insert(row_in).values(**unknown, **verdict).on_conflict_do_nothing())
     for hour in hours:
-        yield HourProof(hour=hour, problems=None if hour in behind else problems.get(hour, ()))
+        verdict_of_hour = not_compared.get(hour, WRONG if hour in problems else EXACT)
+        yield HourProof(hour=hour, verdict=verdict_of_hour, problems=problems.get(hour, ()))
 
 
 def _hours_behind(connection: sa.Connection, statements: Statements) -> set[datetime]:
@@ -148,6 +156,15 @@ def _hours_behind(connection: sa.Connection, statements: Statements) -> set[date
     before = set(connection.scalars(sa.select(hour.c.hour).where(*is_theirs)))
     counted = touched_hours(connection, statements, loads)
     return before | {hour for hours in counted.values() for hour in hours if hour is not None}
+
+
+def _hours_without_rows(connection: sa.Connection, statements: Statements, hours: Sequence[datetime]) -> list[datetime]:
+    """Hours that windows touch whose rows are gone, all of them: partitions that were dropped because they are old."""
+    starts = starts_touching(connection, statements.aggregate, hours)
+    gone = list(connection.scalars(statements.windows_without_rows(), statements.values(starts)))
+    hour, window = schema.touched_hour, schema.window
+    query = sa.select(hour.c.hour).join(window, window.c.id == hour.c.window_id).where(rows.among(window.c.starts_at, gone))
+    return list(connection.scalars(query.where(hour.c.aggregate == statements.aggregate.name))) if gone else []
 
 
 def _differences(
@@ -182,5 +199,5 @@ def _sentence(
 
 
 def refuse_wrong(proof: AggregateProof) -> None:
-    if proof.of("wrong"):
+    if proof.of(WRONG):
         raise errors.AuditMismatch(proof.failure())

@@ -78,12 +78,19 @@ class Statements:
         own = {"topic": self.topic, "bucket": self.aggregate.window, "starts": list(starts), "hours": list(hours)}
         return {**own, **self.dialect.parameters}
 
-    def touched(self) -> TextClause:
-        """By window: how many of its rows fall into which event hour; null: without an event time."""
+    def touched(self, *, of_hours: bool = False) -> TextClause:
+        """By window: how many of its rows fall into which event hour (null: they have no event time), or which of the hours."""
         hour = HOUR_OF.format(self._event_time)
+        among_hours = f"and {hour} = any(cast(:hours as timestamptz[]))" if of_hours else ""
         return text(
-            f"select _window_start, {hour}, count(*) from {self.source.sql} where _topic = :topic and {OF_WINDOWS} group by 1, 2"
+            f"select _window_start, {hour}, count(*) from {self.source.sql} where _topic = :topic and {OF_WINDOWS} {among_hours} "
+            "group by 1, 2"
         )
+
+    def windows_without_rows(self) -> TextClause:
+        """Those of the windows whose rows are gone, with their partition for instance."""
+        present = f"select from {self.source.sql} where _topic = :topic and _window_start = start"
+        return text(f"select start from unnest(cast(:starts as timestamptz[])) as start where not exists ({present})")
 
     def computed(self, *, of_windows: bool = True) -> str:
         """The rows that the aggregate has for the hours; without `of_windows` from the whole table, which no index helps with."""

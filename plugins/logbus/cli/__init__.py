@@ -62,6 +62,7 @@ SECTIONS = {
         "cluster": ("logbus.cli.cluster:command", "Show brokers, leaders, and replicas that are not in sync."),
         "topic": ("logbus.cli.topic:command", "List, create, describe, change and delete topics."),
         "group": ("logbus.cli.group:command", "List, describe and delete consumer groups, and move their offsets."),
+        "registry": ("logbus.cli.registry:command", "Serve a schema registry; list the schemas in one."),
         "user": ("logbus.cli.user:command", "List, add and remove users, and set their passwords."),
         "security": ("logbus.cli.secure_home:command", "Make and renew certificates, users and ACLs for a broker elsewhere."),
         "acl": ("logbus.cli.acl:command", "List, add and remove ACLs; explain says which one decides."),

@@ -10,7 +10,7 @@ from logbus import formatting, model
 from logbus.aggregates import aggregation, listing, proof
 from logbus.cli import options, output
 
-COLOURS = {"exact": "green", "wrong": "red", "behind": "yellow", "not audited": "yellow"}
+COLOURS = {"exact": "green", "wrong": "red", "behind": "yellow", "kept": "yellow", "not audited": "yellow"}
 
 
 @click.group("aggregate")
@@ -55,6 +55,11 @@ def show(name: str, since: datetime | None, until: datetime | None, warehouse_ur
         f"{aggregate.name}: {aggregate.words()}",
         f"of pipeline {aggregate.pipeline} in table {aggregate.table}: {formatting.many(status.windows, 'window')} in it, "
         f"{status.behind:,} behind; {formatting.many(status.untimed, 'row')} without {aggregate.event_time}, in no hour",
+        *(
+            [f"{formatting.many(status.missing, 'row')} were gone with their partitions before it was made"]
+            if status.missing
+            else []
+        ),
         *([f"newest aggregation: {status.newest}: {status.error}"] if status.error else []),
     )
     table = output.Table("HOUR", "STATE", "ROWS", "WINDOWS", "ROWS OF PIPELINE", "AGGREGATION", numbers_from=2)
@@ -64,6 +69,7 @@ def show(name: str, since: datetime | None, until: datetime | None, warehouse_ur
     if hours:
         output.show(table)
     output.echo(*(f"{model.instant_text(hour.hour)} {problem}" for hour in hours for problem in hour.problems))
+    output.echo(*(f"{model.instant_text(hour.hour)} kept as it is: {hour.kept_because}" for hour in hours if hour.kept_because))
 
 
 @command.command("run")
@@ -79,6 +85,7 @@ def run(name: str, warehouse_url: str, as_json: bool) -> None:
         return
     counts = {"window": done.windows, "hour": len(done.hours), "row": done.rows}
     output.echo(f"{name}: " + ", ".join(formatting.many(count, what) for what, count in counts.items()))
+    output.echo(*(f"{model.instant_text(hour)} kept as it is: {reason}" for hour, reason in done.kept.items()))
 
 
 @command.command("verify")
@@ -91,14 +98,15 @@ def run(name: str, warehouse_url: str, as_json: bool) -> None:
 def verify(name: str, since: datetime | None, until: datetime | None, is_full: bool, warehouse_url: str, as_json: bool) -> None:
     """Compute the hours of NAME again and compare them row by row; status 5 if any differs.
 
-    Hours that a load has touched since the last run are called behind, and not compared.
+    Not compared are hours that a load has touched since the last run, called behind, and those that a run has kept as they were
+    because rows are gone that had been counted in them.
     """
     engine = options.open_ledger(warehouse_url).engine
     proven = proof.prove_span(engine, name, options.clock(), since=since, until=until, is_full=is_full)
     if as_json:
         output.show_json(proven.summary())
     else:
-        output.echo(f"{name}: " + ", ".join(f"{len(proven.of(verdict)):,} {verdict}" for verdict in ("exact", "wrong", "behind")))
+        output.echo(f"{name}: " + ", ".join(f"{len(proven.of(verdict)):,} {verdict}" for verdict in proof.VERDICTS))
     proof.refuse_wrong(proven)
 
 

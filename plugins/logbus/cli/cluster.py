@@ -1,4 +1,4 @@
-"""`logbus cluster`: brokers, leaders, and what is wrong, for any Kafka cluster."""
+"""`logbus cluster`: brokers, leaders, what is wrong, and where replicas are moved, for any Kafka cluster."""
 
 from __future__ import annotations
 
@@ -7,25 +7,45 @@ from typing import Any
 
 import click
 
-from logbus.cli import options, output, topic
-from logbus.errors import UnderReplicated
+from logbus.cli import doctor, options, output, replica_moves, topic
 from logbus.formatting import many
 from logbus.kafka import client, cluster
-from logbus.status import broker_checks, checks
+from logbus.status import checks, cluster_checks
+
+SHOW = "show"
 
 
-@click.command("cluster")
+class ShowingGroup(click.Group):
+    """`logbus cluster` alone, or with options, is `logbus cluster show`."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        is_named = bool(args) and (args[0] in self.commands or not args[0].startswith("-") or args[0] in ctx.help_option_names)
+        return super().parse_args(ctx, args if is_named else [SHOW, *args])
+
+
+@click.group("cluster", cls=ShowingGroup)
+def command() -> None:
+    """Brokers and their replicas: show them, say whether all is well, move replicas, empty a broker. Alone it is show."""
+
+
+for subcommand in (replica_moves.plan, replica_moves.move, replica_moves.drain):
+    command.add_command(subcommand)
+
+
+@command.command(SHOW)
 @click.option("--all", "shows_all", is_flag=True, help="Every partition, not only those with a replica out of sync or moving.")
 @options.with_broker
 @options.json_option
-def command(config: Mapping[str, Any], shows_all: bool, as_json: bool) -> None:
+def show(config: Mapping[str, Any], shows_all: bool, as_json: bool) -> None:
     """Show brokers, the controller, and partitions that are offline, under-replicated or moving.
 
     Exits with status 5 if a broker or the controller is missing, or a partition has no leader, or a replica that is not in sync.
     """
     facts = cluster.cluster_facts(client.Client.for_question(config))
+    reading = cluster_checks.ClusterReading(facts=facts)
+    findings = list(cluster_checks.cluster_findings(reading, without=("disk",)))
     if as_json:
-        output.show_json(summary(facts))
+        output.show_json(summary(facts, findings))
     else:
         output.show(broker_table(facts))
         rows = facts.partitions if shows_all else [partition for partition in facts.partitions if is_noteworthy(partition)]
@@ -35,16 +55,24 @@ def command(config: Mapping[str, Any], shows_all: bool, as_json: bool) -> None:
             f"cluster {topic.text(facts.cluster_id)}: {many(len(facts.brokers), 'broker')}, "
             f"{many(len(facts.partitions), 'partition')}"
         )
-    findings = list(broker_checks.cluster_findings(facts))
     for finding in findings:
         output.echo_err(f"{finding.severity}: {finding.message}")
         output.echo_err(f"    {finding.advice}")
-    offline, behind = len(facts.offline), len(facts.under_replicated)
-    if offline or behind:
-        raise UnderReplicated(f"{many(offline, 'partition')} without a leader, {behind} with replicas out of sync")
-    for finding in findings:
-        if finding.severity is checks.Severity.ERROR:
-            raise UnderReplicated(finding.message)
+    cluster_checks.raise_if_unwell(reading, findings)
+
+
+@command.command("health")
+@options.with_broker
+@options.json_option
+def health(config: Mapping[str, Any], as_json: bool) -> None:
+    """One line for each matter: controller, brokers, leaders, acks=all, ZooKeeper, disks, throttles left behind, and more.
+
+    Exits with status 5 if a line is an error, or a replica is not in sync; so a script waits with it between two restarts.
+    """
+    reading = cluster_checks.read_cluster(client.Client.for_question(config))
+    findings = cluster_checks.by_matter(reading)
+    doctor.tell(findings, as_json)
+    cluster_checks.raise_if_unwell(reading, findings)
 
 
 def is_noteworthy(partition: cluster.PartitionReplicas) -> bool:
@@ -85,7 +113,7 @@ def ids(brokers: Sequence[int] | None) -> str:
     return "-" if brokers is None else ",".join(map(str, brokers))
 
 
-def summary(facts: cluster.ClusterFacts) -> dict[str, Any]:
+def summary(facts: cluster.ClusterFacts, findings: Sequence[checks.Finding]) -> dict[str, Any]:
     """As JSON-ready values; every partition."""
     brokers = []
     for broker in facts.brokers:
@@ -107,7 +135,7 @@ def summary(facts: cluster.ClusterFacts) -> dict[str, Any]:
         "controller": facts.controller,
         "brokers": brokers,
         "gone": facts.gone,
-        "findings": [finding.summary() for finding in broker_checks.cluster_findings(facts)],
+        "findings": [finding.summary() for finding in findings],
         "offline": len(facts.offline),
         "below_min_insync": len(facts.below_insync_min),
         "under_replicated": len(facts.under_replicated),

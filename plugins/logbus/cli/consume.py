@@ -7,17 +7,20 @@ they do everywhere else. `-f` follows, as `tail -f` does; a format is `--format`
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, BinaryIO
 
 import click
 
+from logbus import errors, fingerprint
 from logbus.cli import completion, options, output, produce, signals
 from logbus.formatting import many
 from logbus.kafka import console_consumer, console_format, groups, topics
 from logbus.kafka.client import ISOLATION_LEVELS, Client
 from logbus.kafka.console_format import Render
+from logbus.pipeline_settings import check_registry
 
 FORMS = (options.TABLE, options.JSON)
 RESETS: Mapping[console_consumer.PositionKind, str] = {
@@ -74,6 +77,7 @@ RESETS: Mapping[console_consumer.PositionKind, str] = {
 )
 @click.option("-q", "--quiet", is_flag=True, help="Do not print the number of records at the end.")
 @click.option("--isolation-level", type=click.Choice(list(ISOLATION_LEVELS)), default="read_committed", show_default=True)
+@click.option("--registry", metavar="URL", help="Print values as JSON, by the schemas that they name in this registry.")
 @options.with_broker
 def command(
     topic: str,
@@ -92,6 +96,7 @@ def command(
     group: str | None,
     quiet: bool,
     isolation_level: str,
+    registry: str | None,
     config: Mapping[str, Any],
 ) -> None:
     """Print the records of TOPIC, from the beginning to the current end; with -f, forever.
@@ -101,7 +106,10 @@ def command(
     logbus consume access_log -o s@2015-05-17T10:00:00Z -o e@2015-05-17T11:00:00Z -o json
     logbus consume access_log --format '%p %o %k %s\\n'
     logbus consume access_log -o s@2015-05-17T10:00:00Z --text ' 500 ' --header host=web1
+    logbus consume orders --registry http://127.0.0.1:8081
     """
+    if registry is not None:
+        check_registry("--registry", registry, errors.UserError)
     if follow and exits:
         raise click.UsageError("-f continues at the end and -e exits there: not both")
     forms = [word for word in places if word in FORMS]
@@ -116,10 +124,38 @@ def command(
     )
     description = topics.Topics(Client.for_question(config)).topic(topic)
     named = console_consumer.chosen_partitions(topic, description.partitions, partitions)
+    decoding = DecodingRender(render, registry, config) if registry is not None else None
     with reading(config, request, span, named if partitions or group is None else [], group) as consumer:
         if form == options.TABLE:
             output.write_raw(console_format.HEADLINE)
-        print_all(consumer, render, quiet)
+        print_all(consumer, decoding or render, quiet)
+    if decoding is not None and decoding.undecoded and not quiet:
+        kinds = ", ".join(f"{count:,} {kind}" for kind, count in decoding.undecoded.most_common())
+        output.echo_err(f"printed as they are, because they cannot be decoded: {kinds}")
+
+
+class DecodingRender:
+    """Renders records with their values as JSON. One that cannot be decoded stays as it is, and is counted by what is wrong."""
+
+    def __init__(self, render: Render, registry: str, config: Mapping[str, Any]) -> None:
+        from logbus.parsing.schema_format import ReadableValues
+        from logbus.schemas.registry_client import RegistryClient
+        from logbus.schemas.schema_book import SchemaBook
+
+        self._render = render
+        self._readable = ReadableValues(SchemaBook(ask=RegistryClient(registry, config).fetch))
+        self.undecoded = Counter[str]()
+
+    def __call__(self, message: Any) -> bytes:
+        from logbus.schemas.wire_format import Undecodable, with_prefixes
+
+        (value,) = with_prefixes([message.value()], [fingerprint.headers_of(message)])
+        if value is not None:
+            try:
+                message.set_value(self._readable.json(value))
+            except Undecodable as error:
+                self.undecoded[type(error).__name__] += 1
+        return self._render(message)
 
 
 @contextmanager

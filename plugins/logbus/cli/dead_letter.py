@@ -13,11 +13,11 @@ import click
 
 from logbus import errors, formatting, model
 from logbus.cli import options, output
+from logbus.kafka.client_config import read_client_config
 from logbus.kafka.console_format import without_control
 from logbus.loads import dead_letters
 from logbus.loads.dead_letters import DeadLetter, Selection
-from logbus.loads.redrive import Redrive, Redriven
-from logbus.parsing import parser_for
+from logbus.loads.redrive import Redrive, Redriven, parser_of, windows_to_redrive
 
 SHOWN_CHARACTERS_MAX = 200
 
@@ -153,6 +153,7 @@ def write(letters: Iterable[DeadLetter], form: str, file: BinaryIO, *, is_termin
 @options.since_option
 @options.until_option
 @options.execute_option
+@options.client_config_option
 @options.warehouse_option
 @options.json_option
 def redrive_command(
@@ -161,6 +162,7 @@ def redrive_command(
     since: datetime | None,
     until: datetime | None,
     is_executed: bool,
+    client_config: Path | None,
     warehouse_url: str,
     as_json: bool,
 ) -> None:
@@ -169,15 +171,17 @@ def redrive_command(
         raise click.UsageError("name windows by --window, or a span by --since and --until; not both")
     ledger = options.open_ledger(warehouse_url)
     pipeline = ledger.pipeline(pipeline_name)
+    windows = windows_to_redrive(ledger.engine, pipeline, since, until)
+    if starts:
+        windows = [window for window in windows if window.interval.start in starts]
     redrive = Redrive(
         engine=ledger.engine,
         pipeline=pipeline,
-        parser=parser_for(pipeline.parse, pipeline.settings),
+        parser=parser_of(ledger.engine, pipeline, windows, read_client_config(client_config) if client_config else {}),
         run_id="command line",
         now=options.clock,
     )
     redrive.refuse_other_sinks()
-    windows = [window for window in redrive.windows(since, until) if not starts or window.interval.start in starts]
     act = redrive.run if is_executed else redrive.plan
     outcomes = [act(window) for window in windows]
     if as_json:

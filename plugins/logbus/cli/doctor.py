@@ -14,7 +14,7 @@ from logbus.kafka.client import Client
 from logbus.kafka.topics import Topics
 from logbus.loads.engine import connect
 from logbus.loads.ledger import Ledger
-from logbus.status import broker_checks, checks, installation_checks, ledger_checks
+from logbus.status import broker_checks, checks, cluster_checks, installation_checks, ledger_checks
 from logbus.windows.migrations import REVISION, create_ledger, ledger_revision
 
 AREAS: Mapping[str, checks.Check] = {
@@ -24,7 +24,7 @@ AREAS: Mapping[str, checks.Check] = {
     "spark-submit": installation_checks.check_spark_submit,
     "airflow": installation_checks.check_airflow,
     "broker": broker_checks.check_broker,
-    "cluster": broker_checks.check_cluster,
+    "cluster": cluster_checks.check_cluster,
     "disk": broker_checks.check_disk,
     "clocks": broker_checks.check_clocks,
 }

@@ -7,14 +7,13 @@ Nothing is created or changed.
 from __future__ import annotations
 
 import logging
-import signal
 import threading
 from collections.abc import Mapping
 from typing import Any
 
 import click
 
-from logbus.cli import options, output
+from logbus.cli import options, output, signals
 from logbus.web.exporter import Limits, MetricsServer, PipelineCollector, make_sources
 
 PORT_DEFAULT = 9308  # kafka_exporter's, whose names these are
@@ -62,15 +61,7 @@ def command(
     collector, registry, stop = PipelineCollector(sources, limits), CollectorRegistry(), threading.Event()
     registry.register(collector)
     ProcessCollector(registry=registry)
-    end_at_signals(stop)
+    signals.set_at_signals(stop)
     server = MetricsServer(host, port, registry, collector.health, allow_unauthenticated=allow_unauthenticated)
     output.echo(f"serving {server.url}")
     server.run_until(stop)
-
-
-def end_at_signals(stop: threading.Event) -> None:
-    def end(*_: Any) -> None:
-        stop.set()
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, end)

@@ -15,6 +15,7 @@ from logbus.formatting import many
 from logbus.kafka import client, topics
 from logbus.loads.engine import connect
 from logbus.loads.ledger import Ledger
+from logbus.pipeline_settings import SCHEMA_PARSERS
 from logbus.status.ledger_totals import PipelineFacts, read_windows
 from logbus.windows import missing, recovery, registration, rows
 from logbus.windows.registration import PipelineRegistration
@@ -71,7 +72,8 @@ def register(
         name=name, interval=interval, lateness=lateness, settings=options.parse_settings(settings), **fields
     )
     pipeline_definition.check_pipeline(pipeline)
-    if not pipeline_definition.is_own_parser(pipeline.parse):  # which may be installed only where Spark runs
+    # A parser of the user's own may be installed only where Spark runs; that of values with schemas gets its columns from these.
+    if not pipeline_definition.is_own_parser(pipeline.parse) and pipeline.parse not in SCHEMA_PARSERS:
         from logbus.parsing import parser_for
 
         parser_for(pipeline.parse, pipeline.settings)  # refuses a filter over columns that the parser does not have, for example

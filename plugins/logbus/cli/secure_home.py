@@ -11,13 +11,13 @@ other way. The ACLs are made once, while the cluster has none, so that what was 
 
 Where each program runs in a container of its own, it gets a folder with what it needs and nothing else:
 
-    SHARED/broker/                 broker.properties, and what that names: all but the authority's key and the clients' files
+    SHARED/broker/                 broker.properties, and what that names: all but the authority's key and the clients' files;
+                                   cluster.properties for brokers of a cluster
     SHARED/NAME/client.properties  what that user needs, the authority's certificate in it
 """
 
 from __future__ import annotations
 
-import signal
 import socket
 import threading
 from collections.abc import Mapping, Sequence
@@ -28,7 +28,7 @@ import click
 from confluent_kafka.admin import AclBinding, AclOperation, AclPermissionType, ResourcePatternType, ResourceType
 
 from logbus import atomic_write, errors
-from logbus.cli import certificates, options, output
+from logbus.cli import certificates, options, output, signals
 from logbus.kafka import acls, client_config, users
 from logbus.kafka.client import Client
 
@@ -49,7 +49,7 @@ RIGHTS: Mapping[str, Mapping[ResourceType, str]] = {
     EXPORTER: {TOPIC: "DESCRIBE DESCRIBE_CONFIGS", GROUP: "DESCRIBE", CLUSTER: "DESCRIBE"},
 }
 USERS = (ADMIN, *RIGHTS)
-BROKERS_FILES = ("ca.pem", "server.pem", "users")
+BROKERS_FILES = ("ca.pem", "server.pem", "users", "zookeeper")
 LOOK_SECONDS = 5.0  # how often a shared folder is compared: a password that was changed is there soon
 
 
@@ -102,6 +102,16 @@ class SecureHome:
             names = (*LOCAL_NAMES, socket.gethostname(), *filter(None, [self.advertised_host]), *self._names)
             self._authority.keep_server_certificate(dict.fromkeys(names))
 
+    @property
+    def every_interface(self) -> str:
+        """The address to listen on for other machines: `::` is IPv4 as well, where there is IPv6."""
+        return "::" if ":" in (self.advertised_host or "") else "0.0.0.0"
+
+    @property
+    def certificate_path(self) -> Path:
+        """Key and certificate of the brokers."""
+        return self._directory / "server.pem"
+
     def client_file(self, user: str) -> Path:
         return self._clients / f"{user}.properties"
 
@@ -111,23 +121,16 @@ class SecureHome:
 
     def broker_settings(self, port: int, host: str) -> dict[str, str]:
         """What a broker there is started with. Other machines are let in by listening on all addresses."""
-        advertised = bracketed(self.advertised_host or host)
-        every_interface = "[::]" if advertised.startswith("[") else "0.0.0.0"  # [::] is IPv4 as well, where there is IPv6
+        listens_on = host if self.advertised_host is None else bracketed(self.every_interface)
         return {
-            "listeners": f"{PROTOCOL}://{host if self.advertised_host is None else every_interface}:{port}",
-            "advertised.listeners": f"{PROTOCOL}://{advertised}:{port}",
+            "listeners": f"{PROTOCOL}://{listens_on}:{port}",
+            "advertised.listeners": f"{PROTOCOL}://{bracketed(self.advertised_host or host)}:{port}",
             **login_settings(self._directory),
         }
 
     def inter_broker_settings(self) -> dict[str, str]:
-        """How the brokers of a cluster log in to each other, and keep what is in their ZooKeeper to themselves."""
-        return {
-            "inter.broker.listener.name": PROTOCOL,
-            "sasl.mechanism.inter.broker.protocol": MECHANISM,
-            "logbus.inter.broker.user": ADMIN,
-            "logbus.zookeeper.auth.file": str(self._zookeeper_path),
-            "zookeeper.set.acl": "true",
-        }
+        """For the brokers of a cluster."""
+        return inter_broker_settings(self._directory)
 
     def grant(self) -> None:
         """The users' ACLs, in the first cluster that starts here."""
@@ -141,8 +144,9 @@ class SecureHome:
         broker = directory / "broker"
         for name in BROKERS_FILES:
             keep_file(broker / name, (self._directory / name).read_bytes())
-        lines = "".join(f"{name}={value}\n" for name, value in login_settings(broker).items())
-        keep_file(broker / "broker.properties", lines.encode())
+        alone = login_settings(broker)
+        for name, settings in {"cluster": alone | inter_broker_settings(broker), "broker": alone}.items():
+            keep_file(broker / f"{name}.properties", "".join(f"{key}={value}\n" for key, value in settings.items()).encode())
 
 
 def bracketed(host: str) -> str:
@@ -168,6 +172,17 @@ def login_settings(directory: Path) -> dict[str, str]:
         "logbus.users.file": str(directory / "users"),
         "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
         "super.users": f"User:{ADMIN}",
+    }
+
+
+def inter_broker_settings(directory: Path) -> dict[str, str]:
+    """How the brokers of a cluster log in to each other, and keep what is in their ZooKeeper to themselves."""
+    return {
+        "inter.broker.listener.name": PROTOCOL,
+        "sasl.mechanism.inter.broker.protocol": MECHANISM,
+        "logbus.inter.broker.user": ADMIN,
+        "logbus.zookeeper.auth.file": str(directory / "zookeeper"),
+        "zookeeper.set.acl": "true",
     }
 
 
@@ -223,8 +238,7 @@ def keep(home: Path, shared: Path, names: tuple[str, ...], bootstrap: str) -> No
     SHARED/NAME/client.properties`. A broker reads a renewed certificate while it runs.
     """
     stop = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: stop.set())
+    signals.set_at_signals(stop)
     home_here = SecureHome(home.absolute(), names=names)
     home_here.prepare(bootstrap)
     home_here.share(shared.absolute())

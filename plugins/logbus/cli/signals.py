@@ -93,6 +93,12 @@ def raising() -> Iterator[None]:
         yield
 
 
+def set_at_signals(event: threading.Event) -> None:
+    """For a server, which runs until the event is set: either signal sets it, from now on."""
+    for number in SIGNALS:
+        signal.signal(number, lambda *_: event.set())
+
+
 @contextmanager
 def _handled(numbers: Sequence[signal.Signals], handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
     """Only the main thread receives signals, so elsewhere nothing changes."""

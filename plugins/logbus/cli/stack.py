@@ -1,4 +1,5 @@
-"""The whole platform in one directory, on one machine: PostgreSQL (warehouse, ledger and Airflow's database), brokers, Airflow.
+"""The whole platform in one directory, on one machine: PostgreSQL (warehouse, ledger and Airflow's database), brokers, Airflow,
+and a schema registry if there is to be one.
 
     HOME/lock       held while a stack runs here; HOME/run        logs and process ids of the programs
     HOME/ports.json the ports of the last start, used again if they are free, so that known addresses stay valid
@@ -6,7 +7,7 @@
     HOME/security   certificates, users and their files, if the brokers are secured: see secure_home.py
 
 A second run in the same place finds everything the first one stored. Whatever ends this process ends all of it (see watchdog.py);
-`stop` does so in order: Airflow, then the brokers, then the database, because each is a client of the next.
+`stop` does so in order: Airflow, the registry, the brokers, the database, because each is a client of a later one.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from logbus import errors, provider, spark_submit, waiting
-from logbus.cli import local_airflow, local_brokers, processes, secure_home
+from logbus.cli import local_airflow, local_brokers, local_registry, processes, secure_home
 from logbus.loads import roles
 from logbus.loads.embedded import EmbeddedPostgres
 from logbus.loads.engine import connect
@@ -40,7 +41,7 @@ MEMORABLE_PORTS = (8080, 9092, 9093, 9094)
 class LocalStack:
     """A stack in `home`. `project` is the directory that holds dags/ and plugins/; `environment` is passed to every program;
     `dags` is a DAGs folder to use instead of the project's. Several `brokers` form a cluster. `security` secures them; a home
-    that was secured once is so again. `say` is told of long waits."""
+    that was secured once is so again. `with_registry`: whether schemas are kept, too. `say` is told of long waits."""
 
     def __init__(
         self,
@@ -52,6 +53,7 @@ class LocalStack:
         dags: Path | None = None,
         brokers: int = 1,
         security: secure_home.SecureHome | None = None,
+        with_registry: bool = False,
         say: waiting.Say = waiting.say_nothing,
     ) -> None:
         self.home = home.absolute()
@@ -70,6 +72,11 @@ class LocalStack:
         self.security = security or (before if before.is_there else None)
         self._brokers = local_brokers.LocalBrokers(
             self.home, count=brokers, environment=environment, ports=broker_ports, say=say, security=self.security
+        )
+        self.registry = (
+            local_registry.LocalRegistry(self.home, environment=environment, security=self.security, say=say)
+            if with_registry
+            else None
         )
         self._airflow: local_airflow.AirflowInstance | None = None
         self._lock: int | None = None
@@ -111,7 +118,7 @@ class LocalStack:
         return self._airflow
 
     def start_storage(self) -> None:
-        """Starts PostgreSQL and the brokers; returns when all answer."""
+        """Starts PostgreSQL, the brokers and the registry; returns when all answer."""
         self._lock = lock_home(self.home)
         (self.home / PORTS_FILE).write_text(json.dumps(self._ports.numbers))
         processes.end_leftovers(self.home / "run")
@@ -121,6 +128,8 @@ class LocalStack:
         for administrator in (warehouse, airflow):
             administrator.dispose()
         self._brokers.start()
+        if self.registry is not None:
+            self.registry.start(self.bootstrap_servers)
         self._airflow = self._make_airflow()
 
     def start_airflow(self) -> None:
@@ -143,8 +152,10 @@ class LocalStack:
         self._postgres.raise_if_ended()
 
     def keep_up(self) -> None:
-        """Starts the parts of a cluster of brokers again that have ended: the others serve meanwhile."""
+        """Starts again what has ended and others can do without meanwhile: parts of a cluster of brokers, the registry."""
         self._brokers.keep_up()
+        if self.registry is not None:
+            self.registry.keep_up()
 
     def renew_certificates(self) -> None:
         """Those that will not be valid for long."""
@@ -153,11 +164,15 @@ class LocalStack:
 
     def report(self) -> str:
         """What runs, and what each program wrote last."""
-        return "\n".join(filter(None, [self._postgres.report(), self._brokers.report(), self._airflow_supervisor.report()]))
+        registry = "" if self.registry is None else self.registry.report()
+        reports = [self._postgres.report(), self._brokers.report(), registry, self._airflow_supervisor.report()]
+        return "\n".join(filter(None, reports))
 
     def stop(self) -> None:
         """Ends everything; does nothing if nothing runs. May be called at any time, even while a thread starts parts."""
         self._airflow_supervisor.end()
+        if self.registry is not None:
+            self.registry.stop()
         self._brokers.stop()
         self._postgres.stop()
         self._ports.release()

@@ -1,4 +1,5 @@
-"""`logbus up`: broker and PostgreSQL on this machine until Ctrl-C, and a file with their addresses for other terminals.
+"""`logbus up`: broker, schema registry and PostgreSQL on this machine until Ctrl-C, and a file with their addresses for
+other terminals.
 
 For trials and development: what is stored stays in one directory, and the next start finds it. The file exists exactly while both
 answer; it holds addresses and no password (PostgreSQL listens on its owner's unix socket; with --secure it names the file of the
@@ -66,7 +67,7 @@ ENVIRONMENT_FILE = "env"
 )
 @options.json_option
 def command(home: Path, dags: Path | None, brokers: int, is_secure: bool, advertised_host: str | None, as_json: bool) -> None:
-    """Run the broker and a PostgreSQL on this machine until Ctrl-C, and Airflow too if --dags is given.
+    """Run the broker, a schema registry and a PostgreSQL on this machine until Ctrl-C, and Airflow too if --dags is given.
 
     Other terminals get the addresses with `source .logbus/up/env`, and with --secure the administrator's file, so that all
     commands work there. `logbus connect --for java --user shipper` prints what another machine needs. With -o json the addresses
@@ -89,6 +90,7 @@ def command(home: Path, dags: Path | None, brokers: int, is_secure: bool, advert
             dags=dags,
             brokers=brokers,
             security=security if is_secure or security.is_there else None,
+            with_registry=True,
             say=lambda text: tell(console, text),
         )
         with signals.raising(), stack_here as stack:
@@ -120,6 +122,8 @@ def show(console: Console, stack: LocalStack, path: Path, *, with_airflow: bool)
     tell(console, f"broker      {stack.bootstrap_servers}{' (TLS and a password)' if stack.client_file else ''}")
     if stack.zookeeper_connect is not None:
         tell(console, f"ZooKeeper   {stack.zookeeper_connect}")
+    if stack.registry is not None:
+        tell(console, f"registry    {stack.registry.url}")
     tell(console, f"warehouse   {stack.warehouse_url}")
     if with_airflow:
         airflow = stack.airflow.settings
@@ -144,6 +148,7 @@ def summary(stack: LocalStack, path: Path, *, with_airflow: bool) -> dict[str, A
         "bootstrap_servers": stack.bootstrap_servers,
         "zookeeper_connect": stack.zookeeper_connect,
         "client_config": stack.client_file and str(stack.client_file),
+        "registry_url": stack.registry and stack.registry.url,
         "warehouse_url": stack.warehouse_url,
         "airflow_url": airflow and airflow.url,
         "airflow_user": airflow and local_airflow.USER,
@@ -171,6 +176,7 @@ def addresses(stack: LocalStack) -> Mapping[str, str]:
     return {
         "LOGBUS_WAREHOUSE_URL": stack.warehouse_url,
         "LOGBUS_BOOTSTRAP_SERVER": stack.bootstrap_servers,
+        **({} if stack.registry is None else {"LOGBUS_REGISTRY_URL": stack.registry.url}),
         **({} if stack.client_file is None else {"LOGBUS_CLIENT_CONFIG": str(stack.client_file)}),
         "PGHOST": str(url.query["host"]),
         "PGUSER": str(url.username),

@@ -35,7 +35,7 @@ from confluent_kafka import (
 from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec, ResourceType
 
 from logbus import errors, waiting
-from logbus.kafka import tokens
+from logbus.kafka import client_config, tokens
 from logbus.kafka.errors import ANYBODY, AWAY, FINAL, ConnectionReports, explain, unavailable
 
 # A partition of a topic: the key of all offsets.
@@ -191,7 +191,7 @@ class Client:
         self, foreign: tuple[str, ...], defaults: Mapping[str, Any] | None = None, settings: Mapping[str, Any] | None = None
     ) -> dict[str, Any]:
         """The configured settings without those for other kinds of handle."""
-        own = {name: value for name, value in self.config.items() if not name.startswith(foreign)}
+        own = {name: value for name, value in self.config.items() if not name.startswith((*foreign, *client_config.OF_REGISTRY))}
         if (recipe := tokens.recipe_of(self.config)) is not None:
             own[tokens.RECIPE] = tokens.token_function(recipe)
         return {"error_cb": self._connections.note, **(defaults or {}), **own, **(settings or {})}

@@ -24,8 +24,8 @@ OF_THE_JVM = re.compile(
     r"ssl\.(?:protocol|enabled\.protocols|provider|cipher\.suites\.jvm|secure\.random\.implementation|"
     r"(?:trust|key)manager\.algorithm|truststore\.password)|interceptor\.classes|metric(?:s\.|\.reporters).*|partitioner\.class|"
     r"max\.block\.ms|buffer\.memory|max\.request\.size|default\.api\.timeout\.ms|request\.timeout\.ms|max\.poll\.records|"
-    r"partition\.assignment\.strategy|auto\.include\.jmx\.reporter|enable\.metrics\.push|schema\.registry\..*|"
-    r"basic\.auth\..*|security\.providers|(?:error|throttle|stats|log)_cb|on_commit"
+    r"partition\.assignment\.strategy|auto\.include\.jmx\.reporter|enable\.metrics\.push|"
+    r"schema\.registry\.(?!ssl\.ca\.location).*|basic\.auth\.(?!user\.info).*|security\.providers|(?:error|throttle|stats|log)_cb|on_commit"
 )
 
 # PLAIN and SCRAM have the user in the JAAS line; OAUTHBEARER has a client there, or since Kafka 4.1 in settings of its own.
@@ -51,8 +51,21 @@ RENAMED: Mapping[str, str] = {
     "metadata.broker.list": "bootstrap.servers",  # librdkafka's other name
 }
 
+# Settings of Confluent's clients for the schema registry (logbus.schemas.registry_client), which no Kafka client knows.
+OF_REGISTRY = ("basic.auth.user.info", "bearer.auth.token", "schema.registry.ssl.ca.location")
+
 # Parts of the names of settings whose values are secrets.
-SECRET_WORDS = ("password", "passphrase", "secret", "key.pem", "jaas", "oauthbearer.config", "oauthbearer.extensions")
+SECRET_WORDS = (
+    "user.info",
+    "auth.token",
+    "password",
+    "passphrase",
+    "secret",
+    "key.pem",
+    "jaas",
+    "oauthbearer.config",
+    "oauthbearer.extensions",
+)
 
 TO_PEM = "openssl pkcs12 -in {store} -nokeys -out ca.pem"
 TO_PKCS12 = "keytool -importkeystore -srckeystore {store} -destkeystore {name}.p12 -deststoretype PKCS12"
@@ -134,6 +147,11 @@ def inlined(settings: Mapping[str, Any]) -> Settings:
         if path is not None and Path(path).is_file():
             inline[f"{name}.pem"] = Path(inline.pop(f"{name}.location")).read_text()
     return inline
+
+
+def of_brokers(settings: Mapping[str, Any]) -> Settings:
+    """The same without what is for the schema registry."""
+    return {name: value for name, value in settings.items() if name not in OF_REGISTRY}
 
 
 def of_user(settings: Mapping[str, Any], user: str, password: str) -> Settings:

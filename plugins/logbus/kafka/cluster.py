@@ -1,7 +1,7 @@
 """The brokers of a cluster: which requests they support, how full their disks are, and which of them has which partition.
 
-These are requests that librdkafka does not have, so kafka-python's admin client sends them: the only place that needs a second
-library. The admin client of confluent-kafka 2.16 lacks ApiVersions, DescribeLogDirs, ListPartitionReassignments and
+These are requests that librdkafka does not have, so kafka-python's admin client sends them; only these and reassignments.py need
+a second library. The admin client of confluent-kafka 2.16 lacks ApiVersions, DescribeLogDirs, ListPartitionReassignments and
 DescribeTopicPartitions (eligible leader replicas), and leaves the offline replicas out of a topic's description. Everything else
 goes through `Client`. What needs a newer broker or another kind of cluster is asked last, and is unknown where it is refused.
 
@@ -213,6 +213,15 @@ class PartitionReplicas:
     def is_moving(self) -> bool:
         return bool(self.adding or self.removing)
 
+    @property
+    def partition_id(self) -> PartitionId:
+        return self.topic, self.partition
+
+    @property
+    def targets(self) -> tuple[int, ...]:
+        """The replicas, or those that it will have once its move has ended; the preferred leader first."""
+        return tuple(broker for broker in self.replicas if broker not in self.removing)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterFacts:
@@ -307,15 +316,21 @@ def cluster_facts(client: Client, begin: Callable[[Client], AbstractContextManag
 
 def with_settings(client: Client, facts: ClusterFacts) -> ClusterFacts:
     """With the settings by which a number of replicas is too low; those that the user may not see stay unknown."""
-    topics = sorted({part.topic for part in facts.partitions if len(part.in_sync) < len(part.replicas)})
-    settings_by_topic = {topic: client.outcome(future, topic) for topic, future in client.ask_settings(topics).items()}
-    numbers = ((topic, _number(settings, "min.insync.replicas")) for topic, settings in settings_by_topic.items())
-    insync_min = {topic: number for topic, number in numbers if number is not None}
+    insync_min = insync_minima(
+        client, sorted({part.topic for part in facts.partitions if len(part.in_sync) < len(part.replicas)})
+    )
     factor = None
     if len(facts.brokers) > 1 and any(part.topic == OFFSETS_TOPIC for part in facts.partitions):
         future = client.ask_broker_settings(facts.brokers[0].broker_id)
         factor = _number(client.outcome(future, OFFSETS_TOPIC), "offsets.topic.replication.factor")
     return replace(facts, insync_min=insync_min, offsets_factor=factor)
+
+
+def insync_minima(client: Client, topics: Sequence[str]) -> dict[str, int]:
+    """The min.insync.replicas of those whose settings the user may see."""
+    settings_by_topic = {topic: client.outcome(future, topic) for topic, future in client.ask_settings(topics).items()}
+    numbers = ((topic, _number(settings, "min.insync.replicas")) for topic, settings in settings_by_topic.items())
+    return {topic: number for topic, number in numbers if number is not None}
 
 
 def _number(settings: Any, name: str) -> int | None:

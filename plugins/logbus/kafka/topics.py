@@ -206,12 +206,7 @@ class Topics:
 
     def change_settings(self, topic: str, values: Mapping[str, str], deleted: Sequence[str] = ()) -> None:
         """Sets `values`, resets the `deleted` ones to the broker's defaults, leaves the others as they are."""
-        entries = [_config_entry(name, value, AlterConfigOpType.SET) for name, value in values.items()]
-        entries += [_config_entry(name, None, AlterConfigOpType.DELETE) for name in deleted]
-        request = [ConfigResource(ResourceType.TOPIC, topic, incremental_configs=entries)]
-        self.client.ask(
-            lambda: self.client.admin().incremental_alter_configs(request, **self.client.limits()), topic, needs="AlterConfigs"
-        )
+        change_settings(self.client, ResourceType.TOPIC, topic, values, deleted)
 
     # Changes.
 
@@ -288,8 +283,18 @@ class _TopicExists(errors.UserError):
     """A topic of that name exists."""
 
 
+def change_settings(
+    client: Client, kind: ResourceType, name: str, values: Mapping[str, str], deleted: Sequence[str] = ()
+) -> None:
+    """Those of a topic or of a broker, one by one."""
+    entries = [_config_entry(setting, value, AlterConfigOpType.SET) for setting, value in values.items()]
+    entries += [_config_entry(setting, None, AlterConfigOpType.DELETE) for setting in deleted]
+    request = [ConfigResource(kind, name, incremental_configs=entries)]
+    client.ask(lambda: client.admin().incremental_alter_configs(request, **client.limits()), name, needs="AlterConfigs")
+
+
 def _config_entry(name: str, value: str | None, operation: AlterConfigOpType) -> ConfigEntry:
-    return ConfigEntry(name, value, ConfigSource.DYNAMIC_TOPIC_CONFIG, incremental_operation=operation)
+    return ConfigEntry(name, value, incremental_operation=operation)
 
 
 def _topic_setting(entry: Any) -> TopicSetting:

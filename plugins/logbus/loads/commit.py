@@ -21,7 +21,7 @@ from sqlalchemy import Connection, Engine, delete, insert, select, text, update
 from sqlalchemy.exc import DBAPIError, IntegrityError, InterfaceError, OperationalError, ProgrammingError
 
 from logbus import errors, fingerprint, model, waiting
-from logbus.loads import read_tally, tally, target
+from logbus.loads import frozen_schemas, read_tally, tally, target
 from logbus.loads.attempts import lock_if_current
 from logbus.loads.commit_checks import LoadedRecords, SealedWindow, other_records, refuse_errors, refuse_mismatch
 from logbus.loads.tally import DEAD_LETTERS, Checksum, Published
@@ -140,10 +140,7 @@ def replace_rows(connection: Connection, load: SealedWindow) -> Checksum | None:
     """The sealed rows become the window's rows in the target. Gives the checksum of what was inserted row by row: a trigger of
     the user's own may have changed it on its way."""
     # Columns that the target got after the attempt's tables were made.
-    present = target.table_columns(connection, load.rows)
-    for name, kind in target.table_columns(connection, load.target).items():
-        if name not in present:
-            connection.execute(text(f"alter table {load.rows.sql} add column {quoted(name)} {kind}"))
+    target.follow_columns(connection, load.rows, load.target)
     if target.has_leaves(connection, load.target):
         leaf = leaf_name(load.target, load.attempt.interval.start)
         if not target.relation_exists(connection, leaf) and attach(connection, load, leaf):
@@ -261,6 +258,7 @@ def write_ledger(connection: Connection, load: SealedWindow, done: Commit, now: 
     if sent:
         connection.execute(insert(arrived), sent)
     ended["streams"] = len(load.read.sent)
+    frozen_schemas.freeze(connection, load, now)
     committed = (attempt.c.window_id == load.window.id, attempt.c.number == load.attempt.number)
     connection.execute(update(attempt).where(*committed).values(**loaded, **ended))
 

@@ -17,6 +17,7 @@ from logbus.fingerprint import as_text
 from logbus.formatting import many, shown_value
 from logbus.loads import read_tally, tally
 from logbus.loads.read_tally import ReadTally
+from logbus.schemas.schema_book import Schema
 from logbus.windows import schema
 from logbus.windows.table_names import TableName, parse_table, tables_of_attempt
 
@@ -51,6 +52,7 @@ class SealedWindow:
     staged: tally.Counted = field(default_factory=tally.Counted)
     reads: Mapping[int, ReadTally] = field(default_factory=dict)
     files: Sequence[str] = ()
+    schemas: Mapping[bytes, Schema] = field(default_factory=dict)  # by reference, for values that name theirs
     target: TableName = field(init=False)
     rows: TableName = field(init=False)  # sealed
     dead: TableName = field(init=False)  # sealed

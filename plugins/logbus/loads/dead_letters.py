@@ -6,7 +6,7 @@ streamed when read, because there may be any number of them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -151,6 +151,7 @@ class Value:
     value: bytes | None
     error_class: str
     fingerprint: int
+    headers: Sequence[Any] | None = None  # as `DeadLetter` has them
 
 
 BATCH = text(
@@ -162,7 +163,7 @@ BATCH = text(
     ), added as (
         select "partition", "offset", sum(size) over (order by "partition", "offset") - size before from next_ones
     )
-    select "partition", "offset", value, error_class, fingerprint
+    select "partition", "offset", value, error_class, fingerprint, headers
     from added join {SCHEMA}.dead_letter using ("partition", "offset")
     where window_id = :window_id and before < :bytes order by "partition", "offset"
     """

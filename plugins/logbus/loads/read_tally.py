@@ -148,11 +148,15 @@ def numbers_of(sent: dict[str, Numbers], stream: bytes) -> Numbers:
     return sent.setdefault(name, Numbers())
 
 
+Prefix = bytes  # that names a value's schema: logbus.schemas.wire_format
+
+
 @dataclass(slots=True, kw_only=True)
 class ReadTally:
     """The records read: how many, how many of them were filtered out, and how many are stamped before (`late`) or after
     (`early`) their window; bytes of keys and values. Fingerprints are sums modulo 2^64; `staged_fingerprint` excludes filtered
     records. `hours`: the hours with which they are stamped. `sent`: by stream, for producers that number their records.
+    `schemas`: by the prefix that names their schema.
     """
 
     read: int = 0
@@ -164,6 +168,7 @@ class ReadTally:
     staged_fingerprint: int = 0
     hours: Counter[int] = field(default_factory=Counter)
     sent: dict[str, Numbers] = field(default_factory=dict)
+    schemas: Counter[Prefix] = field(default_factory=Counter)
 
     def __add__(self, other: ReadTally) -> ReadTally:
         both = {stream: self.sent[stream].join(other.sent[stream]) for stream in self.sent.keys() & other.sent.keys()}
@@ -177,4 +182,5 @@ class ReadTally:
             staged_fingerprint=(self.staged_fingerprint + other.staged_fingerprint) % MODULUS,
             hours=self.hours + other.hours,
             sent={**self.sent, **other.sent, **both},
+            schemas=self.schemas + other.schemas,
         )

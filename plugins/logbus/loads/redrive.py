@@ -12,6 +12,7 @@ has read all records of the window again, and its commit replaces rows and dead 
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
@@ -22,14 +23,16 @@ from sqlalchemy.exc import DBAPIError
 
 from logbus.errors import EquationMismatch, LoadFailed, UserError, WindowUnknown
 from logbus.fingerprint import as_text
-from logbus.loads import audit, dead_letters, ledger, tally
+from logbus.loads import audit, dead_letters, frozen_schemas, ledger, tally
 from logbus.loads.dead_letters import Value
 from logbus.loads.sinks import sink_for
 from logbus.loads.tally import DEAD_LETTERS, Published, join_reports
 from logbus.loads.target import ROWS_OF_WINDOW, finding_partitions, table_columns, window_parameters
 from logbus.model import FrozenWindow, Pipeline, instant_text
-from logbus.parsing import Parser, Unparsable, batches
-from logbus.windows import schema
+from logbus.parsing import Parser, Unparsable, batches, parser_for, schema_format
+from logbus.schemas import wire_format
+from logbus.schemas.decoders import FORMATS, Decoders
+from logbus.windows import registration, schema
 from logbus.windows.rows import load_windows
 from logbus.windows.table_names import TableName, parse_table, quoted
 
@@ -72,13 +75,42 @@ def parse_batch(parser: Parser, batch: Sequence[Value]) -> Sorted:
     """As a load parses them, over the same Arrow columns: a value of another type than its column's (a float for an integer, a
     datetime without a zone) would otherwise be another one in the table, depending on who put it there; and what a load refuses
     (a NUL, a number that is too large), a redrive refuses, too."""
-    parsed = batches.parse_chunk(parser, batches.parser_schema(parser.columns), [value.value for value in batch])
+    values = [value.value for value in batch] if parser.decoders is None else described_values(batch)
+    parsed = batches.parse_chunk(parser, batches.parser_schema(parser.columns), values)
     rows = zip(*(column.to_pylist() for column in parsed.rows.columns), strict=True)
     return Sorted(
         rows=[(batch[index], row) for index, row in zip(parsed.indexes, rows, strict=True)],
         left_out=[batch[index] for index in parsed.filtered],
         refused=[(batch[index], error) for index, error in parsed.rejected],
     )
+
+
+def described_values(batch: Sequence[Value]) -> Sequence[bytes | None]:
+    """The values, each beginning with the name of its schema."""
+    headers = [[(name, sent_content(content)) for name, content in value.headers or ()] for value in batch]
+    return wire_format.with_prefixes([value.value for value in batch], headers)
+
+
+def sent_content(content: Any) -> bytes | None:
+    """A header's content as it was sent."""
+    if content is None:
+        return None
+    return base64.b64decode(content["base64"]) if isinstance(content, dict) else str.encode(content)
+
+
+def parser_of(engine: Engine, pipeline: Pipeline, windows: Sequence[FrozenWindow], settings: Mapping[str, Any]) -> Parser:
+    """The pipeline's parser with its current settings, for the dead letters of these windows: with the schemas that they name and
+    a column for each field of those. `settings`: the client's, which may have the registry's credentials."""
+    if pipeline.parse not in FORMATS:
+        return parser_for(pipeline.parse, pipeline.settings)
+    book = frozen_schemas.book_of(engine, pipeline.name)
+    decoders = Decoders(format=FORMATS[pipeline.parse], book=book)
+    with frozen_schemas.asking(book, pipeline, settings), engine.connect() as connection:
+        for window in windows:
+            for batch in dead_letters.batches(connection, window.id):
+                book.meet(set(filter(None, decoders.prefixes(described_values(batch)))))
+    columns = schema_format.schema_columns(decoders, pipeline.options.columns)
+    return parser_for(pipeline.parse, {**pipeline.settings, "columns": columns}, book)
 
 
 def tell(outcome: Redriven, batch: Sorted) -> None:
@@ -89,6 +121,14 @@ def tell(outcome: Redriven, batch: Sorted) -> None:
         outcome.left_out[value.partition] = outcome.left_out.get(value.partition, 0) + value.fingerprint
     for _, error in batch.refused:
         outcome.errors[error.kind] = outcome.errors.get(error.kind, 0) + 1
+
+
+def windows_to_redrive(
+    engine: Engine, pipeline: Pipeline, since: datetime | None = None, until: datetime | None = None
+) -> list[FrozenWindow]:
+    """The loaded windows that have dead letters and start within [since, until], by start."""
+    windows = ledger.Ledger(engine).windows(pipeline.name, since, until)
+    return [window for window in windows if window.counts is not None and window.counts.dead_lettered]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,11 +145,6 @@ class Redrive:
     def target(self) -> TableName:
         return parse_table(self.pipeline.table)
 
-    def windows(self, since: datetime | None = None, until: datetime | None = None) -> list[FrozenWindow]:
-        """The loaded windows that have dead letters and start within [since, until], by start."""
-        windows = ledger.Ledger(self.engine).windows(self.pipeline.name, since, until)
-        return [window for window in windows if window.counts is not None and window.counts.dead_lettered]
-
     def plan(self, window: FrozenWindow) -> Redriven:
         """What `run` would do, found by parsing; nothing is changed."""
         outcome = Redriven(start=window.interval.start)
@@ -121,6 +156,8 @@ class Redrive:
     def run(self, window: FrozenWindow) -> Redriven:
         """Moves what now parses. Raises `UserError` (a file sink), `EquationMismatch` or `LoadFailed`: then nothing changed."""
         self.refuse_other_sinks()
+        if self.parser.decoders is not None:
+            registration.remember_columns(self.engine, self.pipeline, self.parser.columns, self.now())
         # Outside the transaction: a new column of the fixed parser needs a lock, for which running loads would otherwise have
         # to wait until the last dead letter is parsed.
         sink_for(self.pipeline, self.engine).ensure_target(self.parser.columns)
@@ -155,6 +192,8 @@ class Redrive:
             move.apply(parsed)
             tell(outcome, parsed)
         self.write_ledger(connection, window, attempt, outcome)
+        if self.parser.decoders is not None:
+            frozen_schemas.freeze_schemas(connection, self.pipeline, self.parser.decoders.book.schemas, self.now())
         if values is not None:
             self.write_values(connection, window, values, outcome)
         self.refuse_mismatch(connection, window)

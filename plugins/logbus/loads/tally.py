@@ -163,10 +163,14 @@ PROBE = (
 DEAD_LETTER_COLUMNS = ("partition", "offset", "timestamp", "key", "value", "headers", "fingerprint")
 
 
+def _is_hashed(kind: str) -> bool:
+    return kind in HASHED_TYPES or kind.startswith("numeric(")  # a schema's own precision and scale
+
+
 def covered_columns(present: Mapping[str, str], filled: Mapping[str, str] | None) -> dict[str, str]:
     """The columns that the checksum covers, with their types: those `filled` by the load, or all that a load could fill."""
     names = present if filled is None else [name for name in (*SYSTEM_COLUMNS, *filled) if name in present]
-    return {name: present[name] for name in names if name not in CHOSEN_BY and present[name] in HASHED_TYPES}
+    return {name: present[name] for name in names if name not in CHOSEN_BY and _is_hashed(present[name])}
 
 
 def checksum_of(

@@ -33,7 +33,7 @@ SYSTEM_COLUMNS: Mapping[str, str] = {
 ROWS_OF_WINDOW = "_window_start = :start and _topic = :topic"
 
 # The types a parser may declare, by PostgreSQL's own names. Each has an Arrow type in the Spark job.
-COLUMN_TYPES = ("text", "integer", "bigint", "double precision", "boolean", "timestamptz", "jsonb", "bytea")
+COLUMN_TYPES = ("text", "integer", "bigint", "double precision", "boolean", "timestamptz", "date", "jsonb", "bytea")
 
 # Proves to ATTACH that every row belongs to the leaf, so that it need not scan them.
 LEAF_CHECK = "_window_start_of_the_leaf"
@@ -76,6 +76,14 @@ def add_columns(connection: Connection, target: TableName, missing: Mapping[str,
         )
     additions = ", ".join(f"add column {quoted(name)} {kind}" for name, kind in missing.items())
     connection.execute(text(f"alter table {target.sql} {additions}"))
+
+
+def follow_columns(connection: Connection, rows: TableName, target: TableName) -> None:
+    """Adds the target's columns that an attempt's own table does not have yet."""
+    present = table_columns(connection, rows)
+    for name, kind in table_columns(connection, target).items():
+        if name not in present:
+            connection.execute(text(f"alter table {rows.sql} add column {quoted(name)} {kind}"))
 
 
 def validate_types(target: TableName, present: Mapping[str, str], definitions: Mapping[str, str]) -> None:

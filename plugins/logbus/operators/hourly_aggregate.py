@@ -50,6 +50,8 @@ class HourlyAggregateOperator(BaseOperator):
             define(engine, self.aggregate, self._now())
             done = bring_up_to_date(engine, self.aggregate.name, str(context["run_id"]), self._now)
         self.log.info("%d window(s) were new, %d hour(s) are computed again", done.windows, len(done.hours))
+        for hour, reason in done.kept.items():
+            self.log.warning("%s is kept as it is: %s", model.instant_text(hour), reason)
         return done.summary()
 
 
@@ -85,7 +87,7 @@ class AuditAggregateOperator(BaseOperator):
         engine = WarehouseHook(self.warehouse_conn_id).ledger().engine
         proof: AggregateProof = prove_unaudited(engine, self.aggregate_name, self._now())
         for hour in proof.hours:
-            for problem in hour.problems or ():
+            for problem in hour.problems:
                 self.log.info("%s %s", model.instant_text(hour.hour), problem)
         refuse_wrong(proof)
         exact, behind = ([model.instant_text(hour) for hour in proof.of(verdict)] for verdict in ("exact", "behind"))

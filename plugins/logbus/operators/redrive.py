@@ -35,22 +35,21 @@ class RedriveOperator(WindowOperator):
         self.dry_run = dry_run
 
     def execute(self, context: Context) -> dict[str, Any]:
-        from logbus.loads.redrive import Redrive
-        from logbus.parsing import parser_for
+        from logbus.loads.redrive import Redrive, parser_of
 
         starts, ledger = self._starts(context), self.warehouse.ledger()
         with task_context.fail_without_retry():
             if isinstance(self.pipeline, model.Pipeline):
                 self._register(ledger, context, remembers=False)
             pipeline = ledger.pipeline(self.pipeline_name)  # with the columns that loads have inferred
+            windows = ledger.windows_at(pipeline.name, starts)
             redrive = Redrive(
                 engine=self.warehouse.get_engine(),
                 pipeline=pipeline,
-                parser=parser_for(pipeline.parse, pipeline.settings),
+                parser=parser_of(self.warehouse.get_engine(), pipeline, windows, self.broker.client_config()),
                 run_id=str(context["run_id"]),
                 now=self._now,
             )
-            windows = ledger.windows_at(pipeline.name, starts)
             act = redrive.plan if self.dry_run else redrive.run
             outcomes = [act(window) for window in windows]
         for outcome in outcomes:

@@ -13,7 +13,9 @@ from dataclasses import dataclass, replace
 from pkgutil import resolve_name
 from typing import Any
 
-from logbus.errors import UserError
+from logbus.errors import LogbusError, UserError
+from logbus.schemas.decoders import Decoders
+from logbus.schemas.schema_book import SchemaBook
 
 # How much of the offending text an error message quotes; the dead letter keeps all the bytes anyway.
 SHOWN_CHARACTERS_MAX = 120
@@ -41,13 +43,15 @@ class Parser:
     """`columns` maps name to PostgreSQL type; `parse` returns their values in that order, or raises `Unparsable` or `Filtered`.
 
     `quick`, if set, returns the same for many values at once, provided all of them parse. `of_no_value` is the row of a
-    record without a value (a tombstone); if it is None, such a record is a dead letter.
+    record without a value (a tombstone); if it is None, such a record is a dead letter. `decoders`: of values that name their
+    schema, which a record may have in a header (`logbus.schemas.wire_format`).
     """
 
     columns: Mapping[str, str]
     parse: Callable[[bytes], Sequence[Any]]
     quick: Quick | None = None
     of_no_value: Sequence[Any] | None = None
+    decoders: Decoders | None = None
 
 
 def parse_value(parser: Parser, value: bytes | None) -> Sequence[Any]:
@@ -59,7 +63,8 @@ def parse_value(parser: Parser, value: bytes | None) -> Sequence[Any]:
         return parser.of_no_value
     try:
         return parser.parse(value)
-    except (Unparsable, Filtered, MemoryError):  # the last is the machine's fault: the next attempt may well parse the record
+    # The last two are the machine's fault, or a server's: the next attempt may well parse the record.
+    except (Unparsable, Filtered, MemoryError, LogbusError):
         raise
     except Exception as error:
         raise Unparsable(type(error).__name__, str(error)) from error
@@ -132,12 +137,23 @@ PARSERS: Mapping[str, str] = {
     "syslog": "logbus.parsing.syslog:syslog_parser",
 }
 
+# The same for parsers whose values name a schema: they get those that are known as well.
+SCHEMA_PARSERS: Mapping[str, str] = {
+    "avro": "logbus.parsing.schema_format:avro_parser",
+    "json_schema": "logbus.parsing.schema_format:json_schema_parser",
+    "protobuf": "logbus.parsing.schema_format:protobuf_parser",
+}
 
-def parser_for(name: str, settings: Mapping[str, Any]) -> Parser:
-    """The parser that a pipeline names, built for its settings: one of `PARSERS`, or the user's own `module:function`."""
-    if name not in PARSERS and ":" not in name:
-        raise UserError(f"no parser {name!r}; a pipeline parses as one of {', '.join(PARSERS)}, or by module:function")
-    if name in PARSERS:
+
+def parser_for(name: str, settings: Mapping[str, Any], book: SchemaBook | None = None) -> Parser:
+    """The parser that a pipeline names, built for its settings: one of `PARSERS`, one of `SCHEMA_PARSERS` with the schemas of
+    `book`, or the user's own `module:function`."""
+    names = sorted([*PARSERS, *SCHEMA_PARSERS])
+    if name not in names and ":" not in name:
+        raise UserError(f"no parser {name!r}; a pipeline parses as one of {', '.join(names)}, or by module:function")
+    if name in SCHEMA_PARSERS:
+        parser = resolve_name(SCHEMA_PARSERS[name])(settings, book or SchemaBook())
+    elif name in PARSERS:
         make: Callable[[Mapping[str, Any]], Parser] = resolve_name(PARSERS[name])
         parser = make(settings)
     else:

@@ -10,6 +10,7 @@ among ten thousand costs a few dozen individual parses, not ten thousand.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
@@ -17,6 +18,7 @@ from typing import Any, cast
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from logbus.errors import LogbusError
 from logbus.parsing import Filtered, Parser, Unparsable, parse_value
 
 TIMESTAMP = pa.timestamp("us", tz="UTC")
@@ -29,9 +31,21 @@ ARROW_TYPES: Mapping[str, pa.DataType] = {
     "double precision": pa.float64(),
     "boolean": pa.bool_(),
     "timestamptz": TIMESTAMP,
+    "date": pa.date32(),
     "jsonb": pa.string(),
     "bytea": pa.binary(),
 }
+
+# Beside these, decimals of a schema's own precision and scale.
+NUMERIC = re.compile(r"numeric\((\d+),(\d+)\)")
+
+
+def arrow_type(kind: str) -> pa.DataType:
+    """Of a column's type by PostgreSQL's name."""
+    if (numeric := NUMERIC.fullmatch(kind)) is not None:
+        return pa.decimal128(int(numeric[1]), int(numeric[2]))
+    return ARROW_TYPES[kind]
+
 
 # Marks a field whose text is JSON, for sinks that have a JSON type.
 JSON_FIELD = {b"logbus": b"json"}
@@ -70,7 +84,15 @@ POINTER_BYTES = 18
 INLINE_BYTES_MAX = 24  # of a text that is never moved, with one byte for its length
 JSONB_BYTES = 16  # that a short text of JSON gets longer at most in PostgreSQL's own form
 ORIGIN_BYTES_MAX = 200  # of the columns in front of the parser's and a task's number, aligned, and of the header without nulls
-FIXED_BYTES: Mapping[pa.DataType, int] = {pa.int32(): 4, pa.int64(): 8, pa.float64(): 8, pa.bool_(): 1, TIMESTAMP: 8}
+FIXED_BYTES: Mapping[pa.DataType, int] = {
+    pa.int32(): 4,
+    pa.int64(): 8,
+    pa.float64(): 8,
+    pa.bool_(): 1,
+    pa.date32(): 4,
+    TIMESTAMP: 8,
+}
+DECIMAL_BYTES = 24  # of 38 digits at most, four in two bytes
 
 CALENDAR_MS_MIN = -62_135_596_800_000  # year 1: the range that Python, Arrow and PostgreSQL all have
 CALENDAR_MS_MAX = 253_402_300_799_999  # year 9999
@@ -80,7 +102,7 @@ CALENDAR_US_MIN, CALENDAR_US_MAX = CALENDAR_MS_MIN * 1000, CALENDAR_MS_MAX * 100
 def parser_schema(columns: Mapping[str, str]) -> pa.Schema:
     """The parser's columns; in a row they follow `ROW_FIELDS`, which say where it comes from."""
     return pa.schema(
-        [pa.field(name, ARROW_TYPES[kind], metadata=JSON_FIELD if kind == "jsonb" else None) for name, kind in columns.items()]
+        [pa.field(name, arrow_type(kind), metadata=JSON_FIELD if kind == "jsonb" else None) for name, kind in columns.items()]
     )
 
 
@@ -122,7 +144,7 @@ def too_long(batch: pa.RecordBatch) -> Mapping[int, str]:
 
 def _ends_with(column: pa.Field, values: pa.Array, ends: pa.Array) -> pa.Array:
     """Where each row ends with this column, if it ended at `ends` before: long texts are moved out, null takes nothing."""
-    size = FIXED_BYTES.get(column.type)
+    size = DECIMAL_BYTES if pa.types.is_decimal(column.type) else FIXED_BYTES.get(column.type)
     if size is not None:
         begins = pc.bit_wise_and(pc.add(ends, size - 1), -size)  # a number lies at a multiple of its size
         return pc.if_else(pc.is_valid(values), pc.add(begins, size), ends)
@@ -209,7 +231,7 @@ def _quick_rows(parser: Parser, schema: pa.Schema, values: Sequence[bytes | None
     try:
         columns = parser.quick(cast(Sequence[bytes], values))
         rows = None if columns is None else pa.RecordBatch.from_arrays(columns, schema=schema)
-    except MemoryError:
+    except (MemoryError, LogbusError):
         raise
     except Exception:
         return None

@@ -14,7 +14,7 @@ from typing import Any
 from logbus.errors import UserError
 from logbus.parsing import Unparsable, shown
 from logbus.parsing.batches import ARROW_TYPES
-from logbus.parsing.json_records import stored_json, to_integer
+from logbus.parsing.json_records import stored_json, to_date, to_integer
 from logbus.parsing.times import instant
 from logbus.pipeline_settings import COLUMN_BYTES_MAX, COLUMN_NAMES, COLUMNS_OF_POSTGRES, is_column_name
 
@@ -93,5 +93,6 @@ TEXT_CONVERTERS: Mapping[str, Callable[[str], Any]] = {
     "double precision": _to_double,
     "boolean": lambda text: BOOLEANS[text.lower()],
     "timestamptz": instant,
+    "date": to_date,
     "jsonb": stored_json,
 }

@@ -12,6 +12,7 @@ import importlib
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from datetime import date, datetime
 from decimal import Decimal
 from numbers import Real
 from typing import Any
@@ -90,6 +91,13 @@ def _instant(name: str, value: Any) -> Any:
     return value
 
 
+def _day(name: str, value: Any) -> Any:
+    """Arrow takes a number for days since 1970, and of an instant the date in whatever zone it is."""
+    if not isinstance(value, date) or isinstance(value, datetime):
+        raise Unparsable("WrongType", f"{name} is a date column: return a datetime.date for it, not {shown(str(value))}")
+    return value
+
+
 def _json_text(name: str, value: Any) -> Any:
     """PostgreSQL refuses what is not JSON, and with it all rows of its window."""
     if not isinstance(value, str):
@@ -102,6 +110,7 @@ CHECKS: Mapping[str, Callable[[str, Any], Any]] = {
     "bigint": _whole,
     "double precision": number,
     "timestamptz": _instant,
+    "date": _day,
     "jsonb": _json_text,
 }
 

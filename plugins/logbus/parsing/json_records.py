@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
+from datetime import date
 from typing import Any
 
 import orjson
@@ -64,7 +65,7 @@ def parse_object(value: bytes) -> dict[str, Any]:
         raise _explained(value, error) from None
     if not isinstance(parsed, dict):
         raise Unparsable("NotAnObject", f"a JSON {type(parsed).__name__}, not an object: {shown(decode(value))}")
-    if _escapes_nul(value):
+    if escapes_nul(value):
         raise Unparsable("NulCharacter", "a NUL character (\\u0000), which PostgreSQL cannot hold")
     return parsed
 
@@ -90,7 +91,7 @@ def parse_exact_object(value: bytes) -> dict[str, Any]:
 ESCAPED_NUL = b"\\u0000"
 
 
-def _escapes_nul(source: bytes) -> bool:
+def escapes_nul(source: bytes) -> bool:
     """Whether JSON has the escape \\u0000, which stands for a NUL; after another backslash it is just six characters."""
     return ESCAPED_NUL in source and ESCAPED_NUL in source.replace(b"\\\\", b"")
 
@@ -160,7 +161,7 @@ def stored_json(text: str | bytes) -> str:
     """Any JSON for jsonb. Raises a `TypeError`, `ValueError` or `RecursionError` for what PostgreSQL refuses."""
     source = text if isinstance(text, bytes) else str.encode(text)
     orjson.loads(source)
-    if _escapes_nul(source):
+    if escapes_nul(source):
         raise ValueError("a NUL character")
     return _text_as_sent(source)
 
@@ -213,6 +214,11 @@ def _to_boolean(value: Any) -> bool:
     return value
 
 
+def to_date(value: Any) -> date:
+    """A date as ISO 8601 writes it: 2026-11-27."""
+    return date.fromisoformat(_to_text(value))
+
+
 Converter = Callable[[Any], Any]
 
 CONVERTERS: Mapping[str, Converter] = {
@@ -222,5 +228,6 @@ CONVERTERS: Mapping[str, Converter] = {
     "double precision": _to_double,
     "boolean": _to_boolean,
     "timestamptz": instant,
+    "date": to_date,
     "jsonb": _to_json,
 }

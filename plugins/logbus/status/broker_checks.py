@@ -13,7 +13,6 @@ from sqlalchemy import Engine, text
 from sqlalchemy.exc import ProgrammingError
 
 from logbus import errors, model
-from logbus.formatting import many
 from logbus.kafka import client, cluster
 from logbus.kafka.topics import Topics
 from logbus.loads.engine import connect
@@ -64,63 +63,6 @@ def check_broker(machine: Machine) -> Iterator[Finding]:
 
 def takes(versions: Mapping[str, tuple[int, int]], name: str, version: int) -> bool:
     return name in versions and versions[name][1] >= version
-
-
-def check_cluster(machine: Machine) -> Iterator[Finding]:
-    """Whether all brokers are there and all replicas in sync."""
-    try:
-        facts = cluster.cluster_facts(client.Client.for_question(machine.client_config))
-    except (errors.NotAskable, errors.BrokerUnavailable, errors.AccessDenied):
-        yield note("cluster", "the broker does not describe its cluster", "logbus doctor --only broker")
-        return
-    findings = list(cluster_findings(facts))
-    yield from findings or [ok("cluster", f"{many(len(facts.brokers), 'broker')}, {many(len(facts.partitions), 'partition')}")]
-
-
-def cluster_findings(facts: cluster.ClusterFacts) -> Iterator[Finding]:
-    """What is wrong with a cluster, the worst first."""
-    if facts.controller is None:
-        message = "there is no controller: leaders, topics and settings stay as they are"
-        yield error("cluster", message, "brokers cannot reach ZooKeeper, or none has been elected yet: their /health says which")
-    for live_broker in facts.brokers:
-        if live_broker.broker_id in facts.unreachable:
-            message = f"broker {live_broker.broker_id} accepts no connection at {live_broker.host}:{live_broker.port}"
-            yield error("cluster", message, "start it again, or correct its advertised.listeners; its log says why it ended")
-    for broker in facts.gone:
-        replicas, _, behind = facts.counts(broker)
-        message = f"broker {broker} is gone: {many(replicas, 'replica')}, {behind} of them not in sync"
-        yield error("cluster", message, "start it again; if it is lost for good, kafka-reassign-partitions moves its replicas")
-    if facts.offline:
-        advice = "start the brokers that have its replicas: logbus cluster lists them"
-        yield error("cluster", f"no leader, so no client can read or write: {named(facts.offline)}", advice)
-    if facts.below_insync_min:
-        advice = "bring the brokers back that are out of sync: logbus cluster lists them"
-        yield error(
-            "cluster", f"fewer in sync than min.insync.replicas, so acks=all fails: {named(facts.below_insync_min)}", advice
-        )
-    live = {broker.broker_id for broker in facts.brokers}
-    failed = [part for part in facts.partitions if live.intersection(part.offline)]
-    if failed:
-        yield error("cluster", f"a live broker has no usable log of {named(failed)}", "its /health and its log say why")
-    for broker in sorted(live):
-        replicas, _, behind = facts.counts(broker)
-        catching_up = sum(part.is_moving and broker in part.adding for part in facts.partitions)
-        if behind > catching_up:
-            advice = "it has just died, or catches up after a start; if neither, its log and its /health say why"
-            yield warning("cluster", f"broker {broker} is not in sync in {behind} of {many(replicas, 'replica')}", advice)
-    few = [part for part in facts.partitions if part.topic == cluster.OFFSETS_TOPIC and not part.is_moving]
-    few = [part for part in few if len(part.replicas) < min(facts.offsets_factor or 0, len(live))]
-    if few:
-        message = f"{cluster.OFFSETS_TOPIC} has fewer than offsets.topic.replication.factor={facts.offsets_factor} replicas"
-        yield warning("cluster", f"{message} in {many(len(few), 'partition')}", "add some: kafka-reassign-partitions")
-
-
-NAMED_MAX = 5
-
-
-def named(partitions: Sequence[cluster.PartitionReplicas]) -> str:
-    text = ", ".join(f"{part.topic}-{part.partition}" for part in partitions[:NAMED_MAX])
-    return text if len(partitions) <= NAMED_MAX else f"{text} and {len(partitions) - NAMED_MAX} more"
 
 
 def check_disk(machine: Machine) -> Iterator[Finding]:

@@ -13,7 +13,7 @@ from functools import cached_property
 from itertools import islice
 from typing import Any
 
-from sqlalchemy import Connection, Select, select
+from sqlalchemy import Connection, Select, func, select
 
 from logbus import errors, model
 from logbus.formatting import first_line, many, several
@@ -276,6 +276,25 @@ def _check_other_records(case: Case) -> Iterator[checks.Finding]:
         yield checks.note(case.subject, message, f"logbus window show --pipeline {case.pipeline.name} {texts[0]} shows who")
 
 
+def _check_aggregates(case: Case) -> Iterator[checks.Finding]:
+    """Is every aggregate of it as the newest audit wants it, and did its newest run end well?"""
+    aggregate, hour, run = schema.aggregate, schema.aggregated_hour, schema.aggregation
+    is_wrong = func.jsonb_array_length(hour.c.audit_problems) > 0
+    wrong = select(func.count()).where(hour.c.aggregate == aggregate.c.name, is_wrong).scalar_subquery()
+    failure = select(run.c.error).where(run.c.id == aggregate.c.newest, run.c.state == rows.FAILED).scalar_subquery()
+    query = select(aggregate.c.name, wrong, failure).where(aggregate.c.pipeline == case.pipeline.name).order_by(aggregate.c.name)
+    with case.ledger.engine.connect() as connection:
+        statuses = connection.execute(query).all()
+    for name, wrong_hours, error in statuses:
+        if wrong_hours:
+            message = f"the audit of aggregate {name} found {many(wrong_hours, 'hour')} wrong"
+            yield checks.error(case.subject, message, f"logbus aggregate run {name}; logbus aggregate show {name}")
+        if error is not None:
+            yield checks.error(
+                case.subject, f"the newest run of aggregate {name} failed: {error}", f"logbus aggregate run {name}"
+            )
+
+
 CHECKS: Sequence[Check] = (
     _check_topic,
     _check_rights,
@@ -289,6 +308,7 @@ CHECKS: Sequence[Check] = (
     _check_dead_letters,
     _check_stamps,
     _check_other_records,
+    _check_aggregates,
 )
 
 

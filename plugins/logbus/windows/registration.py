@@ -293,7 +293,7 @@ def dags_by_pipeline(connection: Connection) -> dict[str, list[str]]:
     return dag_ids
 
 
-# Columns inferred from a pipeline's records, with the setting `{"infer": true}`.
+# Columns inferred from a pipeline's records, with the setting `{"infer": true}`, or from their schemas.
 #
 # A column is stored once, with the type it was first seen with, and never changes: two concurrent loads that look at different
 # records agree. Inferred columns follow the declared ones, which take precedence, whenever the pipeline is read from the ledger.
@@ -306,7 +306,7 @@ INFERRED_COLUMNS_MAX = 250
 
 def with_inferred(connection: Connection, pipeline: model.Pipeline) -> model.Pipeline:
     """The pipeline with the inferred columns added to its setting `columns`."""
-    if not pipeline.options.infer:
+    if not pipeline.options.infer and pipeline.parse not in pipeline_settings.SCHEMA_PARSERS:
         return pipeline
     column = schema.inferred_column.c
     query = select(column.name, column.type).where(column.pipeline == pipeline.name).order_by(column.found_at, column.name)

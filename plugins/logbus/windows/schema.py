@@ -12,6 +12,8 @@
     dead_letter    records that did not parse, with the reason and the raw bytes
     redrive        dead letters of a window parsed again
     producer_count which numbers of a producer's stream arrived in a window
+    schema         what a pipeline's values were decoded by, kept for loads without a registry
+    schema_use     how many records of a window each was for
 
     retention_policy    how long and how much of a topic is kept, and for how long unloaded windows hold it back
     retention_hold      a topic from which nothing is deleted, until when and why
@@ -257,6 +259,29 @@ producer_count = sa.Table(
     sa.Index("ix_logbus_producer_count_stream", "stream", "last_number"),
 )
 
+frozen_schema = sa.Table(
+    "schema",
+    metadata,
+    sa.Column("pipeline", sa.Text, sa.ForeignKey(pipeline.c.name), primary_key=True),
+    sa.Column("reference", sa.LargeBinary, primary_key=True),  # as values begin: logbus.schemas.wire_format
+    sa.Column("type", sa.Text, nullable=False),  # AVRO, PROTOBUF or JSON
+    sa.Column("text", sa.Text, nullable=False),
+    sa.Column("id", sa.BigInteger),  # in the registry; null: values name it by its GUID
+    sa.Column("guid", sa.Text),
+    sa.Column("imports", JSONB, nullable=False),  # the schemas it refers to, with their texts, dependencies first
+    sa.Column("registry", sa.Text),  # the URL it came from
+    sa.Column("frozen_at", sa.DateTime(timezone=True), nullable=False),
+)
+
+schema_use = sa.Table(
+    "schema_use",
+    metadata,
+    sa.Column("window_id", sa.BigInteger, sa.ForeignKey(window.c.id), primary_key=True, autoincrement=False),
+    sa.Column("prefix", sa.LargeBinary, primary_key=True),  # the reference, and in Protobuf which message
+    sa.Column("attempt", sa.Integer, nullable=False),
+    sa.Column("record_count", sa.BigInteger, nullable=False),
+)
+
 retention_policy = sa.Table(
     "retention_policy",
     metadata,
@@ -370,6 +395,7 @@ aggregated_window = sa.Table(
     sa.Column("loaded_attempt", sa.Integer, nullable=False),
     sa.Column("loaded_count", sa.BigInteger, nullable=False),  # a redrive adds rows to the same attempt
     sa.Column("untimed_count", sa.BigInteger, nullable=False),  # rows without an event time, which are in no hour
+    sa.Column("missing_count", sa.BigInteger, nullable=False),  # all of its rows, if its partition was gone by then
 )
 
 touched_hour = sa.Table(
@@ -392,6 +418,7 @@ aggregated_hour = sa.Table(
     sa.Column("row_count", sa.BigInteger, nullable=False),
     sa.Column("audited_at", sa.DateTime(timezone=True)),  # null: not since it was written
     sa.Column("audit_problems", JSONB(none_as_null=True)),
+    sa.Column("kept_because", sa.Text),  # why it was not computed again although a load has touched it; null: it was
 )
 
 audited_table = sa.Table(

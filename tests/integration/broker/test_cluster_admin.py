@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
-from confluent_kafka import KafkaException, Producer, TopicPartition
+from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import (
     AdminClient,
     AlterConfigOpType,
@@ -20,6 +24,9 @@ from confluent_kafka.admin import (
     NewTopic,
     OffsetSpec,
     ResourceType,
+    ScramCredentialInfo,
+    ScramMechanism,
+    UserScramCredentialUpsertion,
 )
 from kafka import KafkaAdminClient
 from kafka import TopicPartition as PyTopicPartition
@@ -33,7 +40,8 @@ from logbus.waiting import PATIENCE_SECONDS, wait_until
 
 from benchmarks.peers.logbus import LogbusBroker
 from tests.support.clusters import RunningCluster
-from tests.support.topics import send
+from tests.support.scraping import metrics_settings
+from tests.support.topics import create_topic, read_topic, send
 from tests.support.zookeeper import RunningZooKeeper
 
 pytestmark = pytest.mark.skipif(os.environ.get("LOGBUS_TEST_BROKER") == "kafka", reason="these are our processes")
@@ -44,9 +52,16 @@ Brokers = Mapping[int, LogbusBroker]
 
 
 @pytest.fixture(scope="module")
-def brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Brokers]:
-    directory = tmp_path_factory.mktemp("brokers")
-    with RunningZooKeeper() as zookeeper, RunningCluster(directory, zookeeper, settings=SETTINGS) as cluster:
+def zookeeper() -> Iterator[RunningZooKeeper]:
+    with RunningZooKeeper() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def brokers(tmp_path_factory: pytest.TempPathFactory, zookeeper: RunningZooKeeper) -> Iterator[Brokers]:
+    cluster = RunningCluster(tmp_path_factory.mktemp("brokers"), zookeeper, settings=SETTINGS)
+    cluster.brokers[1].settings |= metrics_settings()
+    with cluster:
         yield cluster.brokers
 
 
@@ -72,6 +87,50 @@ def code(raised: pytest.ExceptionInfo[KafkaException]) -> str:
 def partitions(broker: LogbusBroker, topic: str) -> dict[int, tuple[int | None, tuple[int, ...], tuple[int, ...]]]:
     rows = [row for row in facts(broker).partitions if row.topic == topic]
     return {row.partition: (row.leader, tuple(row.replicas), tuple(sorted(row.in_sync))) for row in rows}
+
+
+def ran(broker: LogbusBroker, *words: str) -> Result:
+    return CliRunner().invoke(main, ["cluster", *words, "-b", broker.bootstrap], catch_exceptions=False)
+
+
+def test_a_broker_is_drained_and_gets_its_share_again(brokers: Brokers, tmp_path: Path) -> None:
+    """First: a topic with a replica on every broker would forbid it."""
+    assignment = [[3, 1], [1, 2], [2, 3], [3, 2]]
+    new = NewTopic("drained", 4, replica_assignment=assignment, config={"min.insync.replicas": "1"})
+    answer_of(admin(brokers[1]).create_topics([new], operation_timeout=PATIENCE_SECONDS))
+    send(brokers[1].bootstrap, "drained", [{"value": b"v" * 100_000}] * 20)
+    wait_until(lambda: ran(brokers[1], "health").exit_code == 0, what="the in-sync sets")
+    assert "ok: ZooKeeper: no complaint from broker 1\n" in ran(brokers[1], "health").stdout
+
+    def held() -> list[tuple[int, ...]]:
+        return [replicas for _, replicas, _ in partitions(brokers[2], "drained").values()]
+
+    dry = ran(brokers[1], "drain", "3")
+    assert (dry.exit_code, "dry run" in dry.stderr, held()) == (0, True, [tuple(row) for row in assignment])
+    done = ran(brokers[1], "drain", "3", "--throttle", "100MB", "--execute", "--wait")
+    assert (done.exit_code, "broker 3 has no replica any more" in done.stderr) == (0, True), done.stderr
+    assert [set(row) for row in held()] == [{1, 2}] * 4
+    assert "throttle removed: 3 brokers, 1 topic" in done.stderr
+    assert "ok: throttles: none\n" in ran(brokers[1], "health").stdout
+
+    assert ran(brokers[1], "plan", "--out", str(tmp_path / "plan.json")).exit_code == 0
+    done = ran(brokers[2], "move", str(tmp_path / "plan.json"), "--execute", "--wait")
+    assert done.exit_code == 0, done.stderr
+    assert sorted(Counter(broker for row in held() for broker in row).values()) == [2, 3, 3]
+    # Asked of the controller: what others know of an election may be a moment old.
+    wait_until(
+        lambda: all(leader == replicas[0] for leader, replicas, _ in partitions(brokers[1], "drained").values()),
+        what="the preferred leaders",
+    )
+    assert "nothing to move" in ran(brokers[1], "plan").stderr
+
+    answer_of(admin(brokers[1]).create_topics([NewTopic("wide", 1, 3)], operation_timeout=PATIENCE_SECONDS))
+    refused = ran(brokers[1], "drain", "3", "--execute")
+    assert (refused.exit_code, "too few brokers: 1, 2 would be left" in refused.stderr, "wide-0" in refused.stderr) == (
+        1,
+        True,
+        True,
+    )
 
 
 def test_a_topic_is_made_at_one_broker_grown_at_another_and_deleted_at_the_third(brokers: Brokers) -> None:
@@ -186,3 +245,71 @@ def test_the_command_line_says_that_a_broker_is_missing(brokers: Brokers) -> Non
             topics.end_offsets("lone", asked_of, LATEST)
     brokers[2].start()
     wait_until(lambda: shown().exit_code == 0, what="the replica that is back")
+
+
+def join(broker: LogbusBroker, *words: str) -> str:
+    settings = [word for name, value in broker.settings.items() for word in ("--override", f"{name}={value}")]
+    command = [sys.executable, "-m", "logbus_broker", "join", *settings, "--override", f"log.dirs={broker.data}", *words]
+    run = subprocess.run(command, capture_output=True, text=True, check=False)
+    return run.stdout + run.stderr
+
+
+def values(broker: LogbusBroker, topic: str) -> dict[int, list[tuple[int | None, bytes | None]]]:
+    """Offsets and values of each partition; a broker may learn a moment after ZooKeeper who leads."""
+
+    def read() -> dict[int, list[tuple[int | None, bytes | None]]]:
+        messages = read_topic(broker.bootstrap, topic)
+        return {index: [(message.offset(), message.value()) for message in rows] for index, rows in messages.items()}
+
+    return wait_until(read, what=f"leaders of {topic}", not_yet=KafkaException)
+
+
+def committed(broker: LogbusBroker) -> list[int]:
+    consumer = Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "readers"})
+    offsets = consumer.committed([TopicPartition("old", 0), TopicPartition("old", 1)], timeout=PATIENCE_SECONDS)
+    consumer.close()
+    return [offset.offset for offset in offsets]
+
+
+def test_a_standalone_broker_grows_to_three_with_its_records_offsets_users_and_settings(
+    zookeeper: RunningZooKeeper, tmp_path: Path
+) -> None:
+    grown = RunningCluster(tmp_path, zookeeper, chroot="/grown", settings={**SETTINGS, "min.insync.replicas": "1"})
+    with LogbusBroker(grown.brokers[1].directory, settings={"broker.id": "1"}) as standalone:
+        create_topic(standalone.bootstrap, "old", partitions=2, config={"retention.ms": "-1"})
+        rows = [{"value": b"%d" % number, "partition": number % 2} for number in range(1_000)]
+        send(standalone.bootstrap, "old", rows, {"enable.idempotence": True})
+        consumer = Consumer({"bootstrap.servers": standalone.bootstrap, "group.id": "readers"})
+        consumer.commit(offsets=[TopicPartition("old", 0, 300), TopicPartition("old", 1, 400)], asynchronous=False)
+        consumer.close()
+        ann = UserScramCredentialUpsertion("ann", ScramCredentialInfo(ScramMechanism.SCRAM_SHA_256, 4096), b"secret")
+        answer_of(admin(standalone).alter_user_scram_credentials([ann]))
+        change(standalone, ResourceType.BROKER, "1", log_retention_ms="777000")
+        standalone.kill9()
+        standalone.start()  # in a new epoch of each log
+        before = values(standalone, "old")
+        assert standalone.stop() == 0
+        assert "       2 topics\n       3 partitions" in join(grown.brokers[1])
+        assert "is the first of cluster" in join(grown.brokers[1], "--accept")
+    with grown:
+        first, second, third = grown.brokers.values()
+        assert "may be lost" not in first.log_path.read_text()
+        assert values(second, "old") == before
+        assert committed(third) == [300, 400]
+        assert list(admin(second).describe_user_scram_credentials(["ann"])) == ["ann"]
+        (settings,) = admin(first).describe_configs([ConfigResource(ResourceType.BROKER, "1")]).values()
+        assert settings.result(PATIENCE_SECONDS)["log.retention.ms"].value == "777000"
+        (settings,) = admin(third).describe_configs([ConfigResource(ResourceType.TOPIC, "old")]).values()
+        assert settings.result(PATIENCE_SECONDS)["retention.ms"].value == "-1"
+        send(second.bootstrap, "old", [{"value": b"new", "partition": 0}], {"enable.idempotence": True})
+        moves = [("old", 0), ("old", 1), ("__consumer_offsets", 0)]
+        rows = [{"topic": topic, "partition": index, "replicas": [2, 3, 1]} for topic, index in moves]
+        (tmp_path / "more.json").write_text(json.dumps({"version": 1, "partitions": rows}))
+        done = ran(second, "move", str(tmp_path / "more.json"), "--execute", "--wait")
+        assert done.exit_code == 0, done.stderr
+        grown.wait_until_healed("old", "__consumer_offsets")
+        assert first.stop() == 0  # it hands over what it leads
+        after = values(second, "old")
+        assert after[0][:-1] == before[0]
+        assert (after[0][-1][1], after[1]) == (b"new", before[1])
+        assert wait_until(lambda: committed(third), what="the coordinator", not_yet=KafkaException) == [300, 400]

@@ -14,7 +14,7 @@ import pytest
 from logbus.errors import EquationMismatch, LoadFailed, UserError, WindowUnknown
 from logbus.loads import dead_letters
 from logbus.loads.dead_letters import Selection
-from logbus.loads.redrive import Redrive
+from logbus.loads.redrive import Redrive, windows_to_redrive
 from logbus.parsing import Filtered, Parser, Unparsable, parser_for
 from logbus.waiting import PATIENCE_SECONDS
 
@@ -31,6 +31,7 @@ class Mended:
     columns: Mapping[str, str] = {"line": "text"}
     of_no_value = None
     quick = None
+    decoders = None
 
     def parse(self, value: bytes | None) -> Sequence[Any]:
         return (repr(value),)
@@ -116,7 +117,7 @@ def test_a_redrive_that_moved_rows_is_on_record_asks_for_a_new_audit_and_leaves_
     counts = "attempt, run_id, tried_count, loaded_count, dead_lettered_count"
     assert loaded.rows(f"select {counts} from logbus.redrive") == [(1, "mend", 3, 3, 0)]
     assert redrive(loaded, Mended()).run(loaded.ledger.window("p", at(10))).tried == 0
-    assert redrive(loaded, Mended()).windows() == []
+    assert windows_to_redrive(loaded.ledger.engine, loaded.ledger.pipeline("p")) == []
     assert loaded.audit().problems == ()
 
 
@@ -124,6 +125,7 @@ def test_a_new_column_of_the_parser_is_added_and_filled(loaded: World) -> None:
     class Wider:
         columns: Mapping[str, str] = {"line": "text", "size": "integer", "seen": "jsonb", "at": "timestamptz"}
         quick = None
+        decoders = None
 
         def parse(self, value: bytes | None) -> Sequence[Any]:
             return (None, len(value or b""), '{"ok": true}', at(3))

@@ -99,7 +99,7 @@ def test_health_names_what_is_offline(broker: Harness) -> None:
     broker.create("logs", 2)
     assert health(broker.engine) == (True, "ok\n")
     broker.engine.partitions.get("logs", 1).log.abandon("its disk failed")
-    assert health(broker.engine) == (False, "1 of 2 partitions are offline\n")
+    assert health(broker.engine) == (False, "1 of 2 partitions are offline\nlogs-1 is offline: its disk failed\n")
     assert scrape(broker)["kafka_controller_kafkacontroller_offlinepartitionscount"] == 1
 
 

@@ -40,6 +40,7 @@ def test_every_service_is_pinned_says_whether_it_is_well_and_takes_neither_all_m
 @pytest.mark.parametrize("name", SERVICES)
 def test_what_a_service_waits_for_is_there_and_can_happen(name: str) -> None:
     for other, how in SERVICES[name].get("depends_on", {}).items():
+        assert how.get("required", True) != ("profiles" in SERVICES[other]), f"{other} is not there in another profile"
         wanted = {
             "service_healthy": "healthcheck" in SERVICES[other],
             "service_completed_successfully": SERVICES[other]["restart"] == "no",
@@ -67,7 +68,11 @@ def test_no_program_can_read_what_another_one_logs_in_to_the_broker_with() -> No
         if "secured" in volume.split(":")[0] and name != "security"
     }
     shared = "/var/lib/secured/shared"
-    owners = {"broker": ["broker"], "admin": ["provisioner"], "exporter": ["exporter"]}
+    owners = {
+        "broker": [name for name in SERVICES if name.startswith("broker")],
+        "admin": ["provisioner"],
+        "exporter": ["exporter"],
+    }
     owners["airflow"] = [name for name in SERVICES if name.startswith("airflow-")]
     assert mounts == {
         (owner, f"secured-{folder}", f"{shared}/{folder}", "ro") for folder, names in owners.items() for owner in names
@@ -76,9 +81,10 @@ def test_no_program_can_read_what_another_one_logs_in_to_the_broker_with() -> No
 
 
 def test_ports_are_published_on_loopback_only_and_once() -> None:
-    published = [port for service in SERVICES.values() for port in service.get("ports", [])]
-    assert all(port.startswith("127.0.0.1:") for port in published)
-    assert len(set(published)) == len(published)
+    for profile in ("single", "cluster"):
+        published = [port for service in services(profile=profile).values() for port in service.get("ports", [])]
+        assert all(port.startswith("127.0.0.1:") for port in published)
+        assert len(set(published)) == len(published)
 
 
 def test_no_secret_is_in_the_file_and_no_password_on_a_command_line() -> None:
@@ -95,7 +101,7 @@ def test_the_script_writes_every_variable_that_the_file_needs_for_its_owner_only
     path = tmp_path / ".env"
     secrets = write_secrets(path)
     mounted = {one["environment"] for one in COMPOSE["secrets"].values()}
-    assert set(secrets) == {*VARIABLE.findall(FILE.read_text()), *mounted}
+    assert set(secrets) == {*VARIABLE.findall(FILE.read_text()), *mounted, "COMPOSE_PROFILES"}
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert len(base64.urlsafe_b64decode(secrets["LOGBUS_FERNET_KEY"])) == 32
     assert len(secrets["LOGBUS_JWT_SECRET"]) >= 64
@@ -114,6 +120,16 @@ def test_the_script_leaves_what_is_there_and_adds_what_is_missing(tmp_path: Path
     assert write_secrets(path) == first
 
 
+def test_the_script_remembers_the_profile_that_was_given_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / ".env"
+    assert write_secrets(path)["COMPOSE_PROFILES"] == "single"
+    monkeypatch.setenv("PROFILE", "cluster")
+    clustered = write_secrets(path)
+    monkeypatch.delenv("PROFILE")
+    assert write_secrets(path) == clustered
+    assert clustered["COMPOSE_PROFILES"] == "cluster"
+
+
 def test_the_image_takes_neither_secrets_nor_anything_else_that_git_ignores() -> None:
     ignored = [line.strip("/") for line in (PROJECT / ".gitignore").read_text().splitlines() if not line.startswith("#")]
     assert ".env" in ignored
@@ -123,7 +139,8 @@ def test_the_image_takes_neither_secrets_nor_anything_else_that_git_ignores() ->
 
 def test_one_service_builds_the_image_and_none_looks_for_it_in_a_registry() -> None:
     """Several services building one tag run at the same time, and all but one fail: the tag "already exists"."""
-    assert [name for name, service in services(own=True).items() if "build" in service] == ["broker"]
+    for profile, builder in (("single", "broker"), ("cluster", "broker-1")):
+        assert [name for name, service in services(own=True, profile=profile).items() if "build" in service] == [builder]
     assert {service["pull_policy"] for service in services(own=True).values()} == {"never"}
 
 
@@ -183,8 +200,20 @@ def test_grafana_finds_the_dashboard_and_the_data_source() -> None:
 def test_prometheus_scrapes_services_that_are_there() -> None:
     config = yaml.safe_load((PROJECT / "docs" / "prometheus" / "prometheus.yml").read_text())
     for job in config["scrape_configs"]:
-        host, _, port = job["static_configs"][0]["targets"][0].partition(":")
-        assert port in str(SERVICES[host]["command"])
+        if "static_configs" in job:
+            host, _, port = job["static_configs"][0]["targets"][0].partition(":")
+            assert port in str(SERVICES[host]["command"])
+        else:
+            (discovered,) = job["dns_sd_configs"]
+            aliases = [name for name, service in SERVICES.items() if discovered["names"] == aliases_of(name, service)]
+            assert len(aliases) == 4
+            assert all(str(discovered["port"]) in str(SERVICES[name]["command"]) for name in aliases)
+
+
+def aliases_of(name: str, service: dict[str, Any]) -> list[str]:
+    """What others reach it by, besides its own name if there is such."""
+    aliases: list[str] = service.get("networks", {}).get("default", {}).get("aliases", [name])
+    return aliases
 
 
 def test_the_image_is_made_of_files_that_are_there() -> None:

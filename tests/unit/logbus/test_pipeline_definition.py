@@ -13,7 +13,8 @@ from logbus.operators.freeze_window import FreezeWindowOperator
 from logbus.operators.load_window import LoadWindowOperator
 from logbus.operators.spark_submit_window import SparkSubmitWindowOperator
 from logbus.pipeline_definition import FIELDS, NAMES, PipelineOptions, as_pipeline, define_pipeline
-from logbus.pipeline_settings import DECLARABLE_TYPES, OTHER_NAMES, PARSERS, SETTINGS, SINKS
+from logbus.pipeline_settings import DECLARABLE_TYPES, OTHER_NAMES, PARSERS, SCHEMA_PARSERS, SETTINGS, SINKS
+from logbus.schemas.decoders import FORMATS
 from logbus.windows.table_names import RESERVED_SCHEMAS
 
 
@@ -126,7 +127,8 @@ def test_what_is_right_passes() -> None:
 
 
 def test_the_names_that_are_known_here_are_those_of_the_rooms_they_come_from() -> None:
-    assert sorted(PARSERS) == sorted(parsing.PARSERS)
+    assert sorted(PARSERS) == sorted([*parsing.PARSERS, *parsing.SCHEMA_PARSERS])
+    assert sorted(SCHEMA_PARSERS) == sorted(parsing.SCHEMA_PARSERS) == sorted(FORMATS)
     assert sorted(SINKS) == sorted(sinks.SINKS)
     assert {*DECLARABLE_TYPES, "bytea"} == set(COLUMN_TYPES)
     assert set(OTHER_NAMES.values()) <= set(DECLARABLE_TYPES)

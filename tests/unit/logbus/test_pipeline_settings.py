@@ -66,6 +66,7 @@ WRONG: dict[str, list[Any]] = {
     ],
     "infer": ["yes", 1],
     "fields": [[], "host", ["a", "a"], [1], ["a", "ctid"], ["_a"]],
+    "registry": ["", 8081, "registry:8081", "ftp://registry", "https://", "https://me:secret@registry"],
     "delimiter": ["", ";;", 1],
     "comment": ["", ["#"]],
     "null_value": ["", 0],

@@ -21,6 +21,7 @@ from sqlalchemy import Engine
 
 from logbus import errors, model
 from logbus.loads.target import SYSTEM_COLUMNS, validate_new_names
+from logbus.parsing.batches import NUMERIC
 from logbus.windows.table_names import parse_table
 
 CATALOG_NAME = "logbus"
@@ -40,9 +41,17 @@ TYPES: Mapping[str, types.IcebergType] = {
     "double precision": types.DoubleType(),
     "boolean": types.BooleanType(),
     "timestamptz": types.TimestamptzType(),
+    "date": types.DateType(),
     "jsonb": types.StringType(),
     "bytea": types.BinaryType(),
 }
+
+
+def iceberg_type(definition: str) -> types.IcebergType:
+    """Of a column as PostgreSQL defines it."""
+    if (numeric := NUMERIC.fullmatch(definition)) is not None:
+        return types.DecimalType(int(numeric[1]), int(numeric[2]))
+    return TYPES[definition.removesuffix(" not null")]
 
 
 def open_catalog(pipeline: model.Pipeline, engine: Engine) -> Catalog:
@@ -122,7 +131,7 @@ def create_table(catalog: Catalog, pipeline: model.Pipeline, definitions: Mappin
 
 def _new_field(number: int, name: str, definition: str) -> types.NestedField:
     is_required = definition.endswith(" not null")
-    return types.NestedField(number, name, TYPES[definition.removesuffix(" not null")], required=is_required)
+    return types.NestedField(number, name, iceberg_type(definition), required=is_required)
 
 
 def _validate_partition_spec(table: Table, pipeline: model.Pipeline) -> None:
@@ -137,7 +146,7 @@ def _validate_partition_spec(table: Table, pipeline: model.Pipeline) -> None:
 
 def validate_types(present: Mapping[str, types.IcebergType], definitions: Mapping[str, str], pipeline: model.Pipeline) -> None:
     for name, definition in definitions.items():
-        kind = TYPES[definition.removesuffix(" not null")]
+        kind = iceberg_type(definition)
         if name in present and present[name] != kind:
             raise errors.UserError(
                 f"column {name} of the Iceberg table {pipeline.table} is {present[name]}, but the pipeline loads {kind}: "
@@ -147,11 +156,11 @@ def validate_types(present: Mapping[str, types.IcebergType], definitions: Mappin
 
 def add_columns(table: Table, missing: Mapping[str, str], pipeline: model.Pipeline) -> None:
     if OWNER_PROPERTY not in table.properties:
-        names = ", ".join(f"{name} {TYPES[kind.removesuffix(' not null')]}" for name, kind in missing.items())
+        names = ", ".join(f"{name} {iceberg_type(kind)}" for name, kind in missing.items())
         raise errors.UserError(
             f"the Iceberg table {pipeline.table} lacks columns that a load fills; it is yours, so add them: {names}"
         )
     with table.update_schema() as update:
         # As a path of one step: as a text, a name with a dot would be a member of another column, and refused.
         for name, definition in missing.items():
-            update.add_column((name,), TYPES[definition.removesuffix(" not null")])
+            update.add_column((name,), iceberg_type(definition))

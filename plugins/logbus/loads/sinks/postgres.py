@@ -108,6 +108,7 @@ class PostgresSink:
                 definition = f"(like {self.target.sql} {like}, {TASK_DEFINITION}{check}) {WITHOUT_AUTOVACUUM}"
                 rows = tables_of_attempt(attempt.staging_table).rows
                 connection.execute(text(f"create table if not exists {rows.sql} {definition}"))
+                target.follow_columns(connection, rows, self.target)  # a job is repeated if it meets a new schema
         return current, superseded
 
     def seal(self, attempt: model.Attempt, winners: Collection[int], files: Sequence[str]) -> tally.Counted:

@@ -6,6 +6,7 @@ A broker whose port refuses connections is suspected until it answers, and not s
 from __future__ import annotations
 
 from dataclasses import replace
+from math import inf
 from typing import Any
 from uuid import UUID
 
@@ -14,7 +15,7 @@ from logbus_broker.cluster import metadata_writes, znodes
 from logbus_broker.cluster.assignment import reassign
 from logbus_broker.cluster.controller import SUSPECT_SECONDS, FailureDetector
 from logbus_broker.cluster.controller_writes import Mandate, write_reassigned, write_states
-from logbus_broker.cluster.leader_election import Decision
+from logbus_broker.cluster.leader_election import Decision, LeaderBalancing
 from logbus_broker.cluster.metadata_image import NO_LEADER, BrokerNode, MetadataImage, PartitionState, StateChange
 from logbus_broker.cluster.metadata_log import log_entry, state_writes
 from logbus_broker.cluster.store import Committed, Node, NoNode, commit
@@ -213,6 +214,17 @@ def test_preferred_leaders_are_asked_for_where_somebody_asks() -> None:
     assert world.zookeeper.state("t").handover_to is None, "nobody answered"
     world.run(287)
     assert world.zookeeper.state("t").handover_to == 2, "all of broker 2's leads are elsewhere"
+
+
+@pytest.mark.parametrize(("interval_seconds", "heir"), [(30.0, 2), (inf, None)])
+def test_leads_return_to_preferred_leaders_as_often_as_is_set(interval_seconds: float, heir: int | None) -> None:
+    world = World()
+    balancing = LeaderBalancing(interval_seconds=interval_seconds)
+    one, two = (world.joined(Controlled(world, broker, balancing=balancing)) for broker in (1, 2))
+    create(world, one, "t", (2, 1), partitions=1)
+    write_state(world, two, leader=1, leader_epoch=1)
+    world.run(32)
+    assert world.zookeeper.state("t").handover_to == heir
 
 
 def test_an_unclean_election_is_held_where_somebody_asks() -> None:

@@ -194,11 +194,12 @@ def test_the_time_of_a_request_is_kept_while_it_stands() -> None:
 # Balance, and the rest
 
 
-def test_only_brokers_that_lack_more_than_a_tenth_of_their_leads_are_out_of_balance() -> None:
+def test_only_brokers_that_lack_more_than_a_share_of_their_leads_are_out_of_balance() -> None:
     well, away = state(1, REPLICAS), state(2, REPLICAS)
-    assert out_of_balance(MetadataImage(topics=named([topic(REPLICAS, *[well] * 9, away)]))) == []
-    assert out_of_balance(MetadataImage(topics=named([topic(REPLICAS, *[well] * 8, away, away)]))) == [("t", 8), ("t", 9)]
-    assert out_of_balance(MetadataImage(topics=named([topic(REPLICAS, away)]), deleting=frozenset({"t"}))) == []
+    a_tenth = MetadataImage(topics=named([topic(REPLICAS, *[well] * 9, away)]))
+    assert (out_of_balance(a_tenth, 10), out_of_balance(a_tenth, 9)) == ([], [("t", 9)])
+    assert out_of_balance(MetadataImage(topics=named([topic(REPLICAS, *[well] * 8, away, away)])), 10) == [("t", 8), ("t", 9)]
+    assert out_of_balance(MetadataImage(topics=named([topic(REPLICAS, away)]), deleting=frozenset({"t"})), 10) == []
 
 
 def test_partitions_whose_znode_is_gone_are_left_alone() -> None:

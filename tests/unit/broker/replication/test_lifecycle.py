@@ -39,13 +39,14 @@ class Scene:
         self.over = self.stopped = 0
         registration = SimpleNamespace(leave=lambda then: setattr(self, "announced", then))
         store = SimpleNamespace(commit=lambda operations, then: self.commits.append(operations))
-        self.member = SimpleNamespace(broker_id=ME, image=first_image, registration=registration, store=store)
+        self.member = SimpleNamespace(broker_id=ME, image=first_image, registration=registration, store=store, away_since=None)
         self.leaving = ControlledShutdown(
             cast(Any, self.member),
             cast(Any, SimpleNamespace(stop_following=self._stop)),
             ImageSettings(LogConfig(min_insync_replicas=minimum), ME),
             self.clock,
             seconds_max=30.0,
+            session_seconds=6.0,
             then=self._end,
         )
 
@@ -123,3 +124,17 @@ def test_nobody_is_waited_for_where_nobody_could_be_told() -> None:
     scene.announced(BrokerError("ZooKeeper is away"))
     scene.work()
     assert (scene.stopped, scene.over) == (1, 1)
+
+
+def test_nothing_is_waited_for_once_zookeeper_has_been_away_for_a_session() -> None:
+    scene = Scene(image(state(ME, (1, 2))))
+    scene.announced(None)
+    scene.member.away_since = scene.clock.monotonic()
+    scene.clock.advance_ms(5_999)
+    scene.work()
+    assert (scene.stopped, scene.over) == (0, 0), "it may be back in time"
+    scene.clock.advance_ms(1)
+    assert scene.leaving.due <= scene.clock.monotonic()
+    scene.work()
+    scene.work()
+    assert (scene.stopped, scene.over, scene.commits) == (1, 1, [])

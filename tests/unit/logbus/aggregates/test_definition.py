@@ -55,7 +55,7 @@ def test_what_no_run_could_do_is_refused_when_it_is_defined(changes: dict[str, A
 
 def test_a_lakehouse_is_refused_with_what_to_do_instead() -> None:
     lake = Pipeline(name="lake", topic="t", table="t", parse="raw", settings={"sink": "iceberg", "warehouse": "/lake"})
-    with pytest.raises(UserError, match="loads into iceberg, .* `logbus query`"):
+    with pytest.raises(UserError, match="loads into iceberg, .*`logbus query`"):
         define_aggregate("traffic", lake, **PLAIN)
 
 

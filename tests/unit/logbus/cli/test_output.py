@@ -169,6 +169,7 @@ WITHOUT_JSON = {
     "dead-letter export": "prints records: --format says how, and JSON is the default",
     "demo": "its figures go to --report FILE as JSON",
     "exporter": "serves until it is ended, and prints nothing",
+    "registry serve": "serves until it is ended, and prints its address",
     "roles": "prints statements for psql",
     "security keep": "runs until it is ended",
 }

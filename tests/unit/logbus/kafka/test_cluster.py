@@ -6,7 +6,6 @@ import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,7 +14,7 @@ from kafka.errors import KafkaConnectionError
 from logbus.errors import AccessDenied, BrokerUnavailable, LogbusError, NotAskable
 from logbus.kafka import cluster
 from logbus.kafka.client import Client
-from logbus.status.broker_checks import GIB, cluster_findings, room, takes
+from logbus.status.broker_checks import GIB, room, takes
 
 
 def answered(index: int, leader: int, replicas: list[int], isr: list[int]) -> dict[str, Any]:
@@ -154,7 +153,6 @@ def test_a_broker_that_died_a_moment_ago_does_not_hide_the_others() -> None:
 def test_a_dead_controller_that_nobody_replaces_is_named_and_hides_nothing_but_moves() -> None:
     facts = cluster.cluster_facts(Client({}), Brokers(refused=0, has_dead_controller=True).begin)
     assert (facts.controller, facts.unreachable) == (1, [1])
-    assert next(cluster_findings(facts)).message == "broker 1 accepts no connection at h:1"
 
 
 def test_an_error_of_every_broker_is_raised() -> None:
@@ -190,27 +188,6 @@ def test_an_answer_becomes_sizes_by_partition_and_what_a_broker_does_not_know_is
 )
 def test_a_disk_that_fills_is_reported_before_it_is_full(changes: dict[str, Any], severity: str) -> None:
     assert str(room(directory(**changes)).severity) == severity
-
-
-def test_what_is_wrong_with_a_cluster_is_said_the_worst_first() -> None:
-    live = [cluster.LiveBroker(broker_id=number, host="h", port=number) for number in (1, 2, 4)]
-    facts = replace(CLUSTER, controller=None, brokers=live, insync_min={"clicks": 2})
-    findings = [(str(finding.severity), finding.message.partition(":")[0]) for finding in cluster_findings(facts)]
-    assert findings == [
-        ("error", "there is no controller"),
-        ("error", "broker 3 is gone"),
-        ("error", "no leader, so no client can read or write"),
-        ("error", "fewer in sync than min.insync.replicas, so acks=all fails"),
-    ]
-    offsets = [cluster.PartitionReplicas(topic="__consumer_offsets", partition=0, leader=1, replicas=(1,), in_sync=(1,))]
-    for factor, brokers, severities in [(3, live, ["warning"]), (1, live, []), (3, live[:1], []), (None, live, [])]:
-        few = replace(CLUSTER, brokers=brokers, partitions=offsets, offsets_factor=factor)
-        assert [str(finding.severity) for finding in cluster_findings(few)] == severities
-    behind = cluster.PartitionReplicas(topic="t", partition=0, leader=1, replicas=(1, 2), in_sync=(1,), offline=(2,))
-    assert [str(finding.severity) for finding in cluster_findings(replace(CLUSTER, brokers=live, partitions=[behind]))] == [
-        "error",
-        "warning",
-    ]
 
 
 def test_a_request_is_taken_in_a_version_or_not_at_all() -> None:

@@ -36,6 +36,7 @@ create table logbus.aggregated_window (
     loaded_attempt integer not null,
     loaded_count bigint not null,
     untimed_count bigint not null,
+    missing_count bigint not null,
     primary key (aggregate, window_id)
 );
 create table logbus.touched_hour (
@@ -54,6 +55,7 @@ create table logbus.aggregated_hour (
     row_count bigint not null,
     audited_at timestamptz,
     audit_problems jsonb,
+    kept_because text,
     primary key (aggregate, hour)
 );
 """

@@ -1,0 +1,307 @@
+"""The text of a schema: which type it is of, whether it is valid, and in which form it is stored.
+
+Two texts are one schema if their stored forms are equal: then they have one id. Of Avro that is the form in which Java's library
+writes a schema (no whitespace, attributes in its order, names without the namespace that they are in anyway, `"string"` instead
+of `{"type": "string"}`), of JSON Schema the text without whitespace, of Protobuf the text as it came, be it a .proto file or a
+descriptor in base64. So a .proto file and its descriptor are two schemas.
+
+The compiler of .proto files is protoc itself, from grpcio-tools, in a process of its own: it is C++ that reads strangers' text.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import json
+import re
+import subprocess
+import sys
+import tempfile
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from logbus import errors
+from logbus.schemas.schema_errors import INVALID_SCHEMA, RegistryRefusal
+
+if TYPE_CHECKING:
+    from avro.schema import Schema as AvroSchema
+    from google.protobuf.descriptor_pb2 import FileDescriptorProto
+
+PROTOC_SECONDS_MAX = 60.0  # it takes a tenth of a second; more than this and the machine is in trouble
+FILE_NAME = "default"  # of a .proto file that has no name, as Confluent calls it
+
+
+class SchemaType(StrEnum):
+    """Confluent's names."""
+
+    AVRO = "AVRO"
+    JSON = "JSON"
+    PROTOBUF = "PROTOBUF"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchemaReference:
+    """A version of another subject, by the name under which the schema's text mentions it."""
+
+    name: str
+    subject: str
+    version: int
+
+    def summary(self) -> dict[str, Any]:
+        """As JSON-ready values."""
+        return {"name": self.name, "subject": self.subject, "version": self.version}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchemaText:
+    """A schema with all that makes it the same one as another. `metadata` is JSON with sorted keys, empty if there is none."""
+
+    kind: SchemaType
+    text: str
+    references: tuple[SchemaReference, ...] = ()
+    metadata: str = ""
+
+    @property
+    def guid(self) -> str:
+        """The same in every registry of ours that has this schema."""
+        parts = [self.text, *(f"{reference.name}\0{reference.subject}\0{reference.version}" for reference in self.references)]
+        if self.metadata:
+            parts.append(self.metadata)
+        return str(uuid.UUID(bytes=hashlib.md5("\0".join(parts).encode(), usedforsecurity=False).digest()))
+
+    def summary(self) -> dict[str, Any]:
+        """As Confluent's answers have it: AVRO is not named, and neither is what there is none of."""
+        named: dict[str, Any] = {} if self.kind is SchemaType.AVRO else {"schemaType": self.kind.value}
+        if self.references:
+            named["references"] = [reference.summary() for reference in self.references]
+        if self.metadata:
+            named["metadata"] = json.loads(self.metadata)
+        return {**named, "schema": self.text}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResolvedSchema:
+    """A schema with the texts that it refers to, by their names there; what those refer to comes before them."""
+
+    schema: SchemaText
+    referenced: Mapping[str, str]
+
+
+def checked(resolved: ResolvedSchema, *, normalize: bool = False) -> SchemaText:
+    """The schema in its stored form; `RegistryRefusal` if it is none."""
+    schema = resolved.schema
+    try:
+        text = FORMS[schema.kind](resolved, normalize)
+    except InvalidText as error:
+        raise RegistryRefusal(INVALID_SCHEMA, kind=schema.kind.value, details=error) from None
+    references = tuple(sorted(schema.references, key=lambda reference: reference.name)) if normalize else schema.references
+    return SchemaText(kind=schema.kind, text=text, references=references, metadata=schema.metadata)
+
+
+class InvalidText(errors.LogbusError):
+    """A text that is no schema of its type."""
+
+
+def parsed_json(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InvalidText(f"it is not JSON: {error}") from None
+
+
+def compact(value: Any, *, is_sorted: bool = False) -> str:
+    return json.dumps(value, ensure_ascii=False, separators=(",", ":"), sort_keys=is_sorted)
+
+
+# Avro.
+
+PRIMITIVES = frozenset(("null", "boolean", "int", "long", "float", "double", "bytes", "string"))
+OWN_ATTRIBUTES: Mapping[str, Sequence[str]] = {
+    "record": ("doc", "fields"),
+    "error": ("doc", "fields"),
+    "enum": ("doc", "symbols", "default"),
+    "fixed": ("doc", "size"),
+}
+OF_FIELDS = ("name", "type", "doc", "default", "order", "aliases")
+
+
+def avro_schema(resolved: ResolvedSchema) -> AvroSchema:
+    """As the library has it, with the types of all references."""
+    from avro.errors import AvroException
+    from avro.name import Names
+    from avro.schema import make_avsc_object
+
+    names = Names()
+    try:
+        for text in resolved.referenced.values():
+            make_avsc_object(_avro_json(text), names)
+        return make_avsc_object(_avro_json(resolved.schema.text), names)
+    except (AvroException, KeyError, TypeError, AttributeError, ValueError, RecursionError) as error:
+        raise InvalidText(str(error) or type(error).__name__) from None
+
+
+def _avro_json(text: str) -> Any:
+    """A bare name of a primitive type is a schema too, with or without quotation marks."""
+    return text.strip() if text.strip() in PRIMITIVES else parsed_json(text)
+
+
+def avro_form(resolved: ResolvedSchema, normalize: bool) -> str:
+    avro_schema(resolved)
+    names: set[str] = set()
+    for text in resolved.referenced.values():
+        _written(_avro_json(text), "", names, False)
+    return compact(_written(_avro_json(resolved.schema.text), "", names, normalize))
+
+
+def _written(schema: Any, namespace: str, names: set[str], is_sorted: bool) -> Any:
+    """A valid schema as Java writes it; `names` are those written in full before."""
+    if isinstance(schema, str):
+        return schema if schema in PRIMITIVES else _short(_full(schema, namespace), namespace)
+    if isinstance(schema, list):
+        return [_written(branch, namespace, names, is_sorted) for branch in schema]
+    kind = schema["type"]
+    if not isinstance(kind, str):  # {"type": {"type": "array", ...}}
+        return _written(kind, namespace, names, is_sorted)
+    if kind in OWN_ATTRIBUTES:
+        return _named(schema, kind, namespace, names, is_sorted)
+    if kind == "array" or kind == "map":
+        inner = "items" if kind == "array" else "values"
+        own = {"type": kind, inner: _written(schema[inner], namespace, names, is_sorted)}
+        return own | _others(schema, ("type", inner), is_sorted)
+    others = _others(schema, ("type",), is_sorted)
+    if kind not in PRIMITIVES:
+        return _short(_full(kind, namespace), namespace)
+    return {"type": kind, **others} if others else kind
+
+
+def _named(schema: Mapping[str, Any], kind: str, namespace: str, names: set[str], is_sorted: bool) -> Any:
+    full = _full(str(schema["name"]), str(schema.get("namespace", namespace) or ""))
+    space, _, name = full.rpartition(".")
+    if full in names:
+        return _short(full, namespace)
+    names.add(full)
+    own: dict[str, Any] = {"type": kind, "name": name}
+    if space != namespace:
+        own["namespace"] = space
+    for attribute in OWN_ATTRIBUTES[kind]:
+        if attribute == "fields":
+            own["fields"] = [_field(field, space, names, is_sorted) for field in schema["fields"]]
+        elif attribute in schema:
+            own[attribute] = schema[attribute]
+    own |= _others(schema, ("type", "name", "namespace", "aliases", *OWN_ATTRIBUTES[kind]), is_sorted)
+    if schema.get("aliases"):
+        own["aliases"] = [_short(_full(alias, space), space) for alias in schema["aliases"]]
+    return own
+
+
+def _field(field: Mapping[str, Any], namespace: str, names: set[str], is_sorted: bool) -> dict[str, Any]:
+    own = {"name": field["name"], "type": _written(field["type"], namespace, names, is_sorted)}
+    own |= {name: field[name] for name in ("doc", "default") if name in field}
+    if field.get("order", "ascending") != "ascending":
+        own["order"] = field["order"]
+    if field.get("aliases"):
+        own["aliases"] = field["aliases"]
+    return own | _others(field, OF_FIELDS, is_sorted)
+
+
+def _others(schema: Mapping[str, Any], own: Sequence[str], is_sorted: bool) -> dict[str, Any]:
+    """Attributes of the users' own, and logical types."""
+    names = [name for name in schema if name not in own]
+    return {name: schema[name] for name in (sorted(names) if is_sorted else names)}
+
+
+def _full(name: str, namespace: str) -> str:
+    return name if "." in name or not namespace else f"{namespace}.{name}"
+
+
+def _short(full: str, namespace: str) -> str:
+    space, _, name = full.rpartition(".")
+    return name if space == namespace else full
+
+
+# JSON Schema.
+
+DRAFT = re.compile(r"https?://json-schema\.org/(?:draft-0[467]|draft/20(?:19-09|20-12))/schema#?")
+
+
+def json_form(resolved: ResolvedSchema, normalize: bool) -> str:
+    schema = parsed_json(resolved.schema.text)
+    if not isinstance(schema, dict | bool):
+        raise InvalidText("a JSON Schema is an object, or true or false")
+    draft = schema.get("$schema") if isinstance(schema, dict) else None
+    if draft is not None and not DRAFT.fullmatch(str(draft)):  # the library would ask that address for it
+        raise InvalidText(f"$schema is {draft}, which is not a draft from 4 to 2020-12")
+    import jsonschema_rs
+
+    try:
+        jsonschema_rs.meta.validate(schema)
+    except (jsonschema_rs.ValidationError, jsonschema_rs.ReferencingError) as error:
+        path = "/".join(map(str, getattr(error, "instance_path", ())))
+        raise InvalidText(f"#/{path}: {getattr(error, 'message', error)}") from None
+    return compact(schema, is_sorted=normalize)
+
+
+# Protobuf.
+
+
+def protobuf_form(resolved: ResolvedSchema, normalize: bool) -> str:
+    protobuf_files(resolved)
+    return resolved.schema.text.strip()
+
+
+def protobuf_files(resolved: ResolvedSchema) -> Sequence[FileDescriptorProto]:
+    """Descriptors of all that it refers to, and of the schema itself last."""
+    own = descriptor_of(resolved.schema.text)
+    if own is not None:
+        return [*(file for name, text in resolved.referenced.items() for file in _files_of(name, text)), own]
+    return _compiled(FILE_NAME, {**resolved.referenced, FILE_NAME: resolved.schema.text})
+
+
+def _files_of(name: str, text: str) -> Sequence[FileDescriptorProto]:
+    own = descriptor_of(text)
+    return _compiled(name, {name: text}) if own is None else [own]
+
+
+def descriptor_of(text: str) -> FileDescriptorProto | None:
+    """A file's descriptor that came in base64; None if the text is something else."""
+    from google.protobuf.descriptor_pb2 import FileDescriptorProto
+    from google.protobuf.message import DecodeError
+
+    try:
+        file = FileDescriptorProto.FromString(base64.b64decode(text.strip(), validate=True))
+    except (binascii.Error, DecodeError, ValueError):
+        return None
+    return file if file.message_type or file.enum_type else None
+
+
+def _compiled(name: str, files: Mapping[str, str]) -> list[FileDescriptorProto]:
+    from google.protobuf.descriptor_pb2 import FileDescriptorSet
+
+    with tempfile.TemporaryDirectory(prefix="logbus-protoc-") as folder:
+        for path, text in zip(_paths(Path(folder), files), files.values(), strict=True):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+        command = [sys.executable, "-m", "grpc_tools.protoc", f"-I{folder}", "--include_imports", "-o", f"{folder}/.set", name]
+        try:
+            ended = subprocess.run(command, capture_output=True, text=True, timeout=PROTOC_SECONDS_MAX, check=False)
+        except subprocess.TimeoutExpired:
+            raise InvalidText("protoc did not come to an end") from None
+        if ended.returncode:
+            raise InvalidText("; ".join(ended.stderr.replace(f"{folder}/", "").strip().splitlines()) or "protoc failed")
+        return list(FileDescriptorSet.FromString(Path(folder, ".set").read_bytes()).file)
+
+
+def _paths(folder: Path, files: Mapping[str, str]) -> Iterator[Path]:
+    for name in files:
+        path = (folder / name).resolve()
+        if not path.is_relative_to(folder.resolve()) or path == folder.resolve():
+            raise InvalidText(f"a reference cannot be called {name}")
+        yield path
+
+
+FORMS = {SchemaType.AVRO: avro_form, SchemaType.JSON: json_form, SchemaType.PROTOBUF: protobuf_form}

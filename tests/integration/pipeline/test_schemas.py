@@ -1,0 +1,204 @@
+"""Values that name a schema of a registry, from a real broker into a real warehouse: frozen with the hour."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+from logbus.cli import main
+from logbus.loads import redrive
+from logbus.loads.engine import connect
+from logbus.loads.sinks import sink_for
+from logbus.schemas.wire_format import VALUE_HEADER
+from logbus_spark.application import LoadState
+from logbus_spark.records import SAMPLED_RECORDS_MAX
+from sqlalchemy import text
+
+from tests.support.avro_values import payload, record, written
+from tests.support.broker import AnyBroker
+from tests.support.ledgers import NOW, at, stamps
+from tests.support.real_pipeline import RealPipeline
+from tests.support.schema_registry import Registry, by_id
+from tests.support.topics import send
+
+pytestmark = pytest.mark.usefixtures("without_spark")
+
+FIRST = record(
+    ("id", "long"), ("customer", "string"), ("amount", {"type": "bytes", "logicalType": "decimal", "precision": 10, "scale": 2})
+)
+SECOND = record(
+    ("id", "long"),
+    ("customer", ["null", "string"]),
+    ("placed", {"type": "long", "logicalType": "timestamp-millis"}),
+    ("day", {"type": "int", "logicalType": "date"}),
+    ("tags", {"type": "array", "items": "string"}),
+)
+
+
+def rows(pipeline: RealPipeline, columns: str = "*") -> list[dict[str, Any]]:
+    with pipeline.engine.connect() as connection:
+        found = connection.execute(text(f"select {columns} from {pipeline.name} order by _offset")).mappings()
+        return [dict(row) for row in found]
+
+
+def dead_letters(pipeline: RealPipeline) -> list[str]:
+    query = (
+        'select error_class from logbus.dead_letter join logbus.window on id = window_id where pipeline = :name order by "offset"'
+    )
+    with pipeline.engine.connect() as connection:
+        return list(connection.scalars(text(query), {"name": pipeline.name}))
+
+
+@pytest.fixture
+def pipeline(broker: AnyBroker, warehouse_url: str, registry: Registry) -> Iterator[RealPipeline]:
+    engine = connect(warehouse_url)
+    settings = {"registry": registry.url, "max_errors": 1000}
+    yield RealPipeline(broker.bootstrap, engine, partitions=1, parse="avro", settings=settings)
+    engine.dispose()
+
+
+def test_an_hour_reads_by_its_schemas_and_again_when_the_registry_is_gone(pipeline: RealPipeline, registry: Registry) -> None:
+    first, second = registry.register("orders-value", FIRST), registry.register("orders-value", SECOND)
+    placed = datetime(2026, 11, 27, 10, 30, tzinfo=UTC)
+    old = {"id": 1, "customer": "Ada", "amount": Decimal("12.50")}
+    new = {"id": 2, "customer": None, "placed": placed, "day": date(2026, 11, 27), "tags": ["a", "b"]}
+    values = [
+        written(first, FIRST, old),
+        written(second, SECOND, new),
+        b"not avro",
+        by_id(99, b"\x02"),
+        written(first, FIRST, old)[:-1],
+        written(first, FIRST, old) + b"\0",
+        b"\0\0",
+    ]
+    pipeline.send([(10.5, value) for value in values])
+    (outcome,) = pipeline.load(10)
+    assert (outcome.state, outcome.error) == (LoadState.COMMITTED, None)
+    loaded = rows(pipeline, "id, customer, amount, placed, day, tags, _rest")
+    assert loaded == [
+        {**dict.fromkeys(("placed", "day", "tags", "_rest")), **old},
+        {**dict.fromkeys(("amount", "_rest")), **new},
+    ]
+    kinds = ["NoSchemaHeader", "UnknownSchemaId", "TruncatedValue", "TrailingBytes", "TruncatedValue"]
+    assert dead_letters(pipeline) == kinds
+    assert not pipeline.audit(10).problems
+
+    shown = CliRunner().invoke(
+        main, ["consume", pipeline.name, "--registry", registry.url, "--bootstrap-server", pipeline.bootstrap]
+    )
+    assert shown.exit_code == 0, shown.output
+    assert shown.stdout.splitlines()[:3] == [
+        '{"id":1,"customer":"Ada","amount":12.50}',
+        '{"id":2,"customer":null,"placed":"2026-11-27T10:30:00+00:00","day":"2026-11-27","tags":["a","b"]}',
+        "not avro",
+    ]
+    assert "cannot be decoded: 2 TruncatedValue, 1 NoSchemaHeader, 1 UnknownSchemaId, 1 TrailingBytes" in shown.stderr
+
+    registry.stop()
+    before = pipeline.ledger.window(pipeline.name, at(10))
+    (again,) = pipeline.load(10)
+    assert (again.state, again.error) == (LoadState.COMMITTED, None)
+    after = pipeline.ledger.window(pipeline.name, at(10))
+    assert (after.fingerprint, after.loaded_attempt) == (before.fingerprint, 2)
+    assert (rows(pipeline, "id, customer, amount, placed, day, tags, _rest"), dead_letters(pipeline)) == (loaded, kinds)
+
+
+def test_a_schema_that_was_not_among_the_sampled_values_has_its_columns_all_the_same(
+    pipeline: RealPipeline, registry: Registry
+) -> None:
+    first, second = registry.register("orders-value", FIRST), registry.register("orders-value", SECOND)
+    old = written(first, FIRST, {"id": 1, "customer": "Ada", "amount": Decimal("1.00")})
+    new = {"id": 2, "customer": "Bob", "placed": datetime(2026, 11, 27, tzinfo=UTC), "day": date(2026, 11, 27), "tags": []}
+    values = [old] * (SAMPLED_RECORDS_MAX + 10)
+    pipeline.send([(10.5, value) for value in (*values, by_id(98, b""), written(second, SECOND, new), *values)])
+    (outcome,) = pipeline.load(10)
+    assert (outcome.state, outcome.error) == (LoadState.COMMITTED, None)
+    assert [row for row in rows(pipeline, "id, customer, placed, day, tags, _rest") if row["id"] == 2] == [{**new, "_rest": None}]
+    assert dead_letters(pipeline) == ["UnknownSchemaId"]
+    with pipeline.engine.connect() as connection:
+        used = connection.execute(text("select prefix, record_count from logbus.schema_use order by prefix")).all()
+        frozen = connection.execute(text("select id, type, guid, registry from logbus.schema order by id")).all()
+    assert used == [(by_id(first, b""), 2 * len(values)), (by_id(second, b""), 1), (by_id(98, b""), 1)]
+    assert frozen == [(number, "AVRO", str(uuid.UUID(int=number)), registry.url) for number in (first, second)]
+    asked = len(registry.asked)
+    pipeline.load(10)
+    assert registry.asked[asked:] == ["/schemas/ids/98"]  # what it did not have; all else is frozen
+
+
+def test_a_registry_that_is_down_makes_a_retry_and_no_dead_letter(pipeline: RealPipeline, registry: Registry) -> None:
+    number = registry.register("orders-value", FIRST)
+    pipeline.send([(10.5, written(number, FIRST, {"id": 1, "customer": "Ada", "amount": Decimal("1.00")}))])
+    registry.login = "me:secret"
+    (refused,) = pipeline.load(10)
+    assert refused.state is LoadState.FAILED
+    assert f"the schema registry at {registry.url} refuses this login" in str(refused.error)
+    assert dead_letters(pipeline) == []
+    pipeline.client["basic.auth.user.info"] = "me:secret"
+    (outcome,) = pipeline.load(10)
+    assert (outcome.state, outcome.counts and outcome.counts.loaded) == (LoadState.COMMITTED, 1)
+
+
+def test_a_type_that_changes_is_refused_with_the_field_and_both_types(pipeline: RealPipeline, registry: Registry) -> None:
+    number, other = registry.register("a", record(("id", "long"))), registry.register("b", record(("id", "string")))
+    pipeline.send([(10.5, written(number, record(("id", "long")), {"id": 1}))])
+    pipeline.send([(11.5, written(other, record(("id", "string")), {"id": "x"}))])
+    assert [outcome.state for outcome in pipeline.load(10)] == [LoadState.COMMITTED]
+    (refused,) = pipeline.load(11)
+    assert refused.state is LoadState.FAILED
+    assert "field 'id' is text in schema id 2, and bigint in the table" in str(refused.error)
+
+
+def test_a_guid_in_a_header_names_the_schema_and_a_redrive_asks_for_what_was_unknown(
+    pipeline: RealPipeline, registry: Registry
+) -> None:
+    number = registry.register("orders-value", SECOND)
+    later = record(("id", "long"), ("colour", "string"))
+    value = {"id": 2, "customer": None, "placed": datetime(2026, 11, 27, tzinfo=UTC), "day": date(2026, 11, 27), "tags": ["a"]}
+
+    def described(schema_number: int, schema: Any, content: Any) -> dict[str, Any]:
+        headers = [(VALUE_HEADER, b"\x01" + uuid.UUID(int=schema_number).bytes)]
+        return {"value": payload(schema, content), "headers": headers, "timestamp": stamps(10.5)[0], "partition": 0}
+
+    records = [described(number, SECOND, value), described(2, later, {"id": 3, "colour": "red"})]
+    send(pipeline.bootstrap, pipeline.name, records)
+    pipeline.load(10)
+    assert (rows(pipeline, "id, tags"), dead_letters(pipeline)) == ([{"id": 2, "tags": ["a"]}], ["UnknownSchemaId"])
+
+    assert registry.register("orders-value", later) == 2
+    window = pipeline.ledger.window(pipeline.name, at(10))
+    defined = pipeline.ledger.pipeline(pipeline.name)
+    parser = redrive.parser_of(pipeline.engine, defined, [window], pipeline.client_config)
+    moving = redrive.Redrive(engine=pipeline.engine, pipeline=defined, parser=parser, run_id="run", now=lambda: NOW)
+    assert moving.run(window).loaded == 1
+    assert rows(pipeline, "id, colour") == [{"id": 2, "colour": None}, {"id": 3, "colour": "red"}]
+    assert not pipeline.audit(10).problems
+    registry.stop()
+    pipeline.load(10)
+    assert rows(pipeline, "id, colour, tags")[1] == {"id": 3, "colour": "red", "tags": None}
+
+
+def test_dates_and_decimals_reach_tables_of_files(
+    broker: AnyBroker, warehouse_url: str, registry: Registry, tmp_path: Path
+) -> None:
+    engine = connect(warehouse_url)
+    settings = {"registry": registry.url, "sink": "iceberg", "warehouse": str(tmp_path)}
+    pipeline = RealPipeline(broker.bootstrap, engine, partitions=1, parse="avro", settings=settings)
+    first, second = registry.register("a", FIRST), registry.register("b", SECOND)
+    amount, day = Decimal("12.50"), date(2026, 11, 27)
+    new = {"id": 2, "customer": None, "placed": datetime(2026, 11, 27, tzinfo=UTC), "day": day, "tags": []}
+    values = [written(first, FIRST, {"id": 1, "customer": "Ada", "amount": amount}), written(second, SECOND, new)]
+    pipeline.send([(10.5, value) for value in values])
+    (outcome,) = pipeline.load(10)
+    assert (outcome.state, outcome.error) == (LoadState.COMMITTED, None)
+    assert not pipeline.audit(10).problems
+    window = pipeline.ledger.window(pipeline.name, at(10))
+    table = sink_for(pipeline.ledger.pipeline(pipeline.name), engine)
+    loaded = [table.rows_of(window, 0, offset)[0] for offset in range(2)]
+    assert [(row["id"], row["amount"], row["day"]) for row in loaded] == [(1, amount, None), (2, None, day)]
+    engine.dispose()

@@ -1,0 +1,3 @@
+from __future__ import annotations
+
+from tests.support.schema_registry import registry  # noqa: F401

@@ -1,0 +1,173 @@
+"""The answers of Confluent's registry to the same requests in the same order: status, code and body, from its documentation, its
+clients and the interface's description; each request goes to the registry that the ones before it have left.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.support.registries import ListedStore, listed_registry
+
+NAME = '{"type":"record","name":"User","fields":[{"name":"name","type":"string"}]}'
+WITH_DEFAULT = NAME.replace("}]}", '},{"name":"age","type":"int","default":0}]}')
+WITHOUT_DEFAULT = NAME.replace("}]}", '},{"name":"city","type":"string"}]}')
+USERS, LATEST = "/subjects/users/versions", "/subjects/users/versions/latest"
+CHECK = "/compatibility/subjects/users/versions"
+ANY = object()
+
+
+def avro(text: str, **others: Any) -> dict[str, Any]:
+    return {"schema": text, **others}
+
+
+def error(code: int, message: object = ANY) -> dict[str, Any]:
+    return {"error_code": code, "message": message}
+
+
+ANSWERS: tuple[tuple[str, str, Any, int, Any], ...] = (
+    ("GET", "/", None, 200, {}),
+    ("GET", "/subjects", None, 200, []),
+    ("GET", "/schemas/types", None, 200, ["JSON", "PROTOBUF", "AVRO"]),
+    ("GET", "/contexts", None, 200, ["."]),
+    ("GET", "/config", None, 200, {"compatibilityLevel": "BACKWARD"}),
+    ("GET", "/mode", None, 200, {"mode": "READWRITE"}),
+    ("GET", USERS, None, 404, error(40401, "Subject 'users' not found.")),
+    ("GET", LATEST, None, 404, error(40401, "Subject 'users' not found.")),
+    ("GET", "/schemas/ids/1", None, 404, error(40403, "Schema 1 not found")),
+    ("GET", "/nothing", None, 404, error(404, "HTTP 404 Not Found")),
+    ("GET", "/associations/resources/-/users", None, 404, error(404, "HTTP 404 Not Found")),
+    ("POST", USERS, avro("{"), 422, error(42201)),
+    ("POST", USERS, avro('{"type":"strin"}'), 422, error(42201)),
+    ("POST", USERS, {"schemaType": "AVRO"}, 422, error(42201)),
+    ("POST", USERS, avro(NAME, schemaType="XML"), 422, error(42201)),
+    ("POST", USERS, avro(NAME, ruleSet={"domainRules": [{"name": "a"}]}), 422, error(42201)),
+    ("POST", USERS, avro(NAME), 200, {"id": 1, "version": 1, "guid": ANY}),
+    ("POST", USERS, avro(NAME.replace(",", ", ")), 200, {"id": 1, "version": 1, "guid": ANY}),
+    ("POST", "/subjects/other/versions", avro(NAME), 200, {"id": 1, "version": 1, "guid": ANY}),
+    ("POST", "/subjects/a%2Fb/versions", avro('{"type": "string"}'), 200, {"id": 2, "version": 1, "guid": ANY}),
+    ("GET", "/subjects/a%2Fb/versions/1/schema", None, 200, '"string"'),
+    ("GET", "/subjects", None, 200, ["a/b", "other", "users"]),
+    ("GET", "/subjects?subjectPrefix=u", None, 200, ["users"]),
+    ("GET", "/subjects?offset=1&limit=1", None, 200, ["other"]),
+    ("GET", USERS, None, 200, [1]),
+    ("GET", LATEST, None, 200, {"subject": "users", "version": 1, "id": 1, "guid": ANY, "schema": NAME}),
+    ("GET", "/subjects/users/versions/-1", None, 200, {"subject": "users", "version": 1, "id": 1, "guid": ANY, "schema": NAME}),
+    ("GET", f"{USERS}/2", None, 404, error(40402, "Version 2 not found.")),
+    ("GET", f"{USERS}/0", None, 422, error(42202)),
+    ("GET", f"{USERS}/earliest", None, 422, error(42202)),
+    ("GET", "/schemas/ids/1", None, 200, {"guid": ANY, "schema": NAME}),
+    ("GET", "/schemas/ids/1/subjects", None, 200, ["other", "users"]),
+    ("GET", "/schemas/ids/1/versions", None, 200, [{"subject": "other", "version": 1}, {"subject": "users", "version": 1}]),
+    ("POST", "/subjects/users", avro(NAME), 200, {"subject": "users", "version": 1, "id": 1, "guid": ANY, "schema": NAME}),
+    ("POST", "/subjects/users", avro(WITH_DEFAULT), 404, error(40403, "Schema not found")),
+    ("POST", "/subjects/nobody", avro(NAME), 404, error(40401, "Subject 'nobody' not found.")),
+    ("POST", f"{CHECK}/latest", avro(WITH_DEFAULT), 200, {"is_compatible": True}),
+    ("POST", f"{CHECK}/latest", avro(WITHOUT_DEFAULT), 200, {"is_compatible": False}),
+    ("POST", f"{CHECK}/latest?verbose=true", avro(WITHOUT_DEFAULT), 200, {"is_compatible": False, "messages": ANY}),
+    ("POST", f"{CHECK}/7", avro(NAME), 404, error(40402, "Version 7 not found.")),
+    ("POST", CHECK, avro(WITH_DEFAULT), 200, {"is_compatible": True}),
+    ("POST", "/compatibility/subjects/nobody/versions", avro(NAME), 200, {"is_compatible": True}),
+    ("POST", USERS, avro(WITHOUT_DEFAULT), 409, error(409)),
+    ("POST", USERS, avro('{"type":"object"}', schemaType="JSON"), 409, error(409)),
+    ("POST", USERS, avro(WITH_DEFAULT), 200, {"id": 3, "version": 2, "guid": ANY}),
+    ("GET", "/config/users", None, 404, error(40408, "Subject 'users' does not have subject-level compatibility configured")),
+    ("GET", "/config/users?defaultToGlobal=true", None, 200, {"compatibilityLevel": "BACKWARD"}),
+    ("PUT", "/config/users", {"compatibility": "LOUD"}, 422, error(42203)),
+    ("PUT", "/config/users", {"compatibility": "none"}, 200, {"compatibility": "NONE"}),
+    ("GET", "/config/users", None, 200, {"compatibilityLevel": "NONE"}),
+    ("POST", USERS, avro(WITHOUT_DEFAULT), 200, {"id": 4, "version": 3, "guid": ANY}),
+    ("DELETE", "/config/users", None, 200, {"compatibilityLevel": "NONE"}),
+    ("DELETE", "/config/users", None, 404, error(40401)),
+    ("PUT", "/mode/users", {"mode": "LOUD"}, 422, error(42204)),
+    ("GET", "/mode/users", None, 404, error(40409, "Subject 'users' does not have subject-level mode configured")),
+    ("PUT", "/mode/users", {"mode": "READONLY"}, 200, {"mode": "READONLY"}),
+    ("POST", USERS, avro('"int"'), 422, error(42205)),
+    ("POST", USERS, avro(NAME), 200, {"id": 1, "version": 1, "guid": ANY}),  # what is there needs no writing
+    ("DELETE", "/subjects/users", None, 422, error(42205)),
+    ("DELETE", "/mode/users", None, 200, {"mode": "READONLY"}),
+    ("POST", USERS, avro(NAME, id=9), 422, error(42205)),
+    ("PUT", "/mode", {"mode": "IMPORT"}, 422, error(42205)),
+    ("PUT", "/mode/imported", {"mode": "IMPORT"}, 200, {"mode": "IMPORT"}),
+    ("POST", "/subjects/imported/versions", avro(NAME, id=3, version=8), 422, error(42207)),
+    ("POST", "/subjects/imported/versions", avro('"long"', id=90, version=8), 200, {"id": 90, "version": 8, "guid": ANY}),
+    ("POST", "/subjects/next/versions", avro('"float"'), 200, {"id": 91, "version": 1, "guid": ANY}),
+    ("DELETE", f"{USERS}/3", None, 200, 3),
+    ("DELETE", f"{USERS}/3", None, 404, error(40406)),
+    ("GET", USERS, None, 200, [1, 2]),
+    ("GET", f"{USERS}?deleted=true", None, 200, [1, 2, 3]),
+    ("GET", f"{USERS}?deletedOnly=true", None, 200, [3]),
+    ("GET", f"{USERS}/3", None, 404, error(40402, "Version 3 not found.")),
+    ("GET", f"{USERS}/3?deleted=true", None, 200, {"subject": "users", "version": 3, "id": 4, "guid": ANY, "schema": WITHOUT_DEFAULT}),
+    ("GET", "/schemas/ids/4/schema", None, 200, ANY),
+    ("DELETE", f"{USERS}/2?permanent=true", None, 404, error(40407)),
+    ("DELETE", "/subjects/users?permanent=true", None, 404, error(40405)),
+    ("DELETE", f"{USERS}/3?permanent=true", None, 200, 3),
+    ("GET", "/schemas/ids/4", None, 404, error(40403, "Schema 4 not found")),
+    ("DELETE", "/subjects/users", None, 200, [1, 2]),
+    ("DELETE", "/subjects/users", None, 404, error(40404)),
+    ("GET", USERS, None, 404, error(40401)),
+    ("GET", "/subjects?deleted=true&subjectPrefix=users", None, 200, ["users"]),
+    ("GET", "/schemas/ids/3", None, 200, {"guid": ANY, "schema": WITH_DEFAULT}),  # records of it may be there still
+    ("POST", USERS, avro(NAME), 200, {"id": 1, "version": 3, "guid": ANY}),
+    ("DELETE", "/subjects/users", None, 200, [3]),
+    ("DELETE", "/subjects/users?permanent=true", None, 200, [1, 2, 3]),
+    ("DELETE", "/subjects/users?permanent=true", None, 404, error(40401)),
+    ("POST", "/subjects/new/versions", avro(WITH_DEFAULT), 200, {"id": 92, "version": 1, "guid": ANY}),
+    ("POST", "/subjects/m/versions", avro('"bytes"', metadata={"properties": {"owner": "a"}}), 200, {"id": 93, "version": 1, "guid": ANY}),
+    ("POST", "/subjects/m/versions", avro('"bytes"', metadata={"properties": {"owner": "b"}}), 200, {"id": 94, "version": 2, "guid": ANY}),
+    ("GET", "/subjects/m/metadata?key=owner&value=a", None, 200, {"subject": "m", "version": 1, "id": 93, "guid": ANY, "metadata": {"properties": {"owner": "a"}}, "schema": '"bytes"'}),
+    ("GET", "/subjects/m/metadata?key=owner&value=c", None, 404, error(40403)),
+    ("POST", "/subjects/%20/versions", avro(NAME), 422, error(42208)),
+    ("PUT", "/config", {"compatibility": "FULL_TRANSITIVE"}, 200, {"compatibility": "FULL_TRANSITIVE"}),
+    ("GET", "/config/new?defaultToGlobal=true", None, 200, {"compatibilityLevel": "FULL_TRANSITIVE"}),
+    ("PUT", "/config", {"compatibility": "FULL", "defaultRuleSet": {"domainRules": []}}, 422, error(42205)),
+    ("POST", "/subjects/big/versions", avro(f'{{"type":"fixed","name":"A","size":1,"doc":"{"x" * 800_000}"}}'), 422, error(42209)),
+)  # fmt: skip
+
+
+def is_answer(expected: Any, answer: Any) -> bool:
+    if isinstance(expected, dict):
+        return (
+            isinstance(answer, dict)
+            and expected.keys() == answer.keys()
+            and all(map(is_answer, expected.values(), [answer[name] for name in expected]))
+        )
+    return expected is ANY or expected == answer
+
+
+def test_answers_are_those_of_confluents_registry() -> None:
+    client = listed_registry()
+    wrong = []
+    for method, path, body, status, expected in ANSWERS:
+        answer = client.request(method, path, json=body, headers={"Content-Type": "application/vnd.schemaregistry.v1+json"})
+        shown = answer.text if path.endswith("/schema") else answer.json()
+        if (answer.status_code, is_answer(expected, shown)) != (status, True):
+            wrong.append((method, path, body, answer.status_code, shown))
+    assert wrong == []
+
+
+def test_a_restart_changes_no_answer() -> None:
+    store = ListedStore()
+    client = listed_registry(store)
+    for method, path, body, _, _ in ANSWERS:
+        client.request(method, path, json=body)
+    again = listed_registry(ListedStore(store.records))
+    for path in ("/schemas?deleted=true", "/subjects?deleted=true", "/config", "/mode/imported"):
+        assert client.get(path).json() == again.get(path).json()
+
+
+@pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data", ""])
+def test_a_page_of_a_website_cannot_send_a_body_unasked(kind: str) -> None:
+    answer = listed_registry().post(USERS, content='{"schema":"\\"int\\""}', headers={"Content-Type": kind})
+    assert (answer.status_code, answer.json()["error_code"]) == (415, 415)
+
+
+@pytest.mark.parametrize(
+    "body", ["", "[]", "{", "null", '{"schema":5,"references":7}', '{"schema":"\\"int\\"","references":[{"name":"a"}]}']
+)
+def test_a_bad_body_is_refused_with_a_sentence(body: str) -> None:
+    answer = listed_registry().post(USERS, content=body, headers={"Content-Type": "application/json"})
+    assert answer.status_code in (400, 422)
+    assert answer.json()["message"]
