@@ -206,8 +206,8 @@ def propose_handover(progress: led_partition.PartitionProgress, now: float) -> P
     state, successor = progress.state, _successor(progress)
     if successor is None or successor.written < progress.end_offset:
         return None
-    behind = (one for broker, one in progress.followers.items() if broker in state.isr and one.written < progress.end_offset)
-    if any(now - follower.caught_up_at <= _KEEPS_UP_SECONDS for follower in behind):
+    members = (follower for broker, follower in progress.followers.items() if broker in state.isr)
+    if any(member.written < progress.end_offset and now - member.caught_up_at <= _KEEPS_UP_SECONDS for member in members):
         return None
     assert state.handover_to is not None, "there is a successor"
     new = replace(
