@@ -2,14 +2,14 @@
 
 Topics have one partition and three replicas, and acks=all means at least two of them. The CPU time is that of all three brokers
 together. A follower's share is reported separately, because that is what a cluster costs beyond one broker; the part of it that
-goes into storing the records is measured on its own (costs/replica_append.py).
+goes into storing the records is measured on its own (costs/replica_append.py). After that, what clients notice of a broker that
+dies or is stopped (failover.py), and how soon one with many replicas is back (rejoin.py).
 """
 
 from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import cast
@@ -19,12 +19,13 @@ from rich.console import Console
 from benchmarks.consume import consumer_figures
 from benchmarks.contest import Contest, contest, topic
 from benchmarks.costs import replica_append
+from benchmarks.failover import failover_figures
 from benchmarks.figures import Figure, Target
 from benchmarks.loads import CLIENT_DEFAULTS, FLUSHED, Load, Scale
-from benchmarks.peers.cluster import ApacheKafkaOnZooKeeper, BrokerCluster
-from benchmarks.peers.logbus import LogbusBroker
+from benchmarks.peers.cluster import BrokerCluster
 from benchmarks.produce import MEMORY, producer_figures
-from benchmarks.sides import KAFKA, OURS, LogSide, Opener, Side, fresh
+from benchmarks.rejoin import rejoin_figures
+from benchmarks.sides import KAFKA, OPEN_KAFKA_CLUSTER, OPEN_LOGBUS_CLUSTER, OURS, LogSide, Side
 from benchmarks.turns import compare
 
 RATE, CPU = Target(ratio_min=1.0), Target(ratio_max=0.6)
@@ -71,7 +72,8 @@ def run(console: Console, scale: Scale) -> Sequence[Figure]:
     with contest((OPEN_LOGBUS_CLUSTER, OPEN_KAFKA_CLUSTER), scale, console) as running:
         found = list(_figures(running))
     with tempfile.TemporaryDirectory(prefix="logbus-append-") as directory:
-        return [*found, *replica_append.figures(Path(directory), scale, console)]
+        found += replica_append.figures(Path(directory), scale, console)
+    return [*found, *failover_figures(scale, console), *rejoin_figures(scale, console)]
 
 
 def _figures(running: Contest) -> Iterator[Figure]:
@@ -111,15 +113,3 @@ def _flushing(running: Contest) -> Contest:
         name: replace(side, topic_config=FLUSHING[name]) for name, side in running.present.items() if isinstance(side, LogSide)
     }
     return replace(running, present=present)
-
-
-def _opener(name: str, kind: type[LogbusBroker | ApacheKafkaOnZooKeeper]) -> Opener:
-    def start(directory: Path, stack: ExitStack) -> dict[str, Side]:
-        server = stack.enter_context(BrokerCluster.of(kind, directory / "server"))
-        return {name: LogSide.of(server, into=fresh(directory / "load"))}
-
-    return Opener(names=(name,), open=start)
-
-
-OPEN_LOGBUS_CLUSTER = _opener(OURS, LogbusBroker)
-OPEN_KAFKA_CLUSTER = _opener(KAFKA, ApacheKafkaOnZooKeeper)

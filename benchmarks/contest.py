@@ -69,8 +69,8 @@ class Contest:
 
 
 @contextmanager
-def contest(openers: Sequence[Opener], scale: Scale, console: Console) -> Iterator[Contest]:
-    """Start all in a temporary directory and warm them up; stop them at the end."""
+def contest(openers: Sequence[Opener], scale: Scale, console: Console, *, is_warm: bool = True) -> Iterator[Contest]:
+    """Start all in a temporary directory and, if `is_warm`, warm them up; stop them at the end."""
     present: dict[str, Side] = {}
     missing: dict[str, str] = {}
     with tempfile.TemporaryDirectory(prefix="logbus-bench-") as scratch, ExitStack() as stack:
@@ -83,7 +83,8 @@ def contest(openers: Sequence[Opener], scale: Scale, console: Console) -> Iterat
                 continue
             for name, side in started.items():
                 try:
-                    _warm_up(side, f"warm-up-{name.replace(' ', '-')}", scale)
+                    if is_warm:
+                        _warm_up(side, f"warm-up-{name.replace(' ', '-')}", scale)
                     present[name] = side
                 except FAILURES as error:
                     missing[name] = _said(name, error, console)

@@ -20,7 +20,7 @@ from logbus.waiting import PATIENCE_SECONDS, wait_until
 
 from benchmarks.loads import RECORD_BYTES, Load
 from benchmarks.peers.activemq import ACTIVEMQ_JARS, ActiveMq
-from benchmarks.peers.cluster import BrokerCluster
+from benchmarks.peers.cluster import ApacheKafkaOnZooKeeper, BrokerCluster
 from benchmarks.peers.generator import Latency, LoadGenerator
 from benchmarks.peers.java import KAFKA_JARS, JvmTools, producer_rate
 from benchmarks.peers.kafka import ApacheKafka
@@ -31,6 +31,7 @@ from benchmarks.processes import POLL_SECONDS
 from benchmarks.turns import Cost, cost_of
 
 OURS, OURS_FLUSHING, KAFKA = "logbus", "logbus flushing", "Apache Kafka"
+KAFKA_6_S = "Apache Kafka, sessions of 6 s"
 RABBITMQ, RABBITMQ_STREAM, ACTIVEMQ = "RabbitMQ queue", "RabbitMQ stream", "ActiveMQ queue"
 
 
@@ -70,7 +71,7 @@ class LogSide:
 
     def produce(self, load: Load, topic: str, *, records: int) -> Cost:
         """Produces all of a load into a new topic."""
-        self._create(topic, load.partitions)
+        self.create(topic, load.partitions)
         records -= records % load.producers
         return cost_of(self.server, records, lambda: self._send(load, topic, records), part=f"{topic}-0")
 
@@ -92,14 +93,14 @@ class LogSide:
         )
 
     def latency(self, topic: str, *, records: int) -> Latency:
-        self._create(topic)
+        self.create(topic)
         return self.generator.latency(topic, records=records, record_bytes=RECORD_BYTES)
 
     def delete(self, topic: str) -> None:
         client = self._admin()
         client.delete_topics([topic], request_timeout=PATIENCE_SECONDS)[topic].result(PATIENCE_SECONDS)
 
-    def _create(self, topic: str, partitions: int = 1) -> None:
+    def create(self, topic: str, partitions: int = 1) -> None:
         wanted = NewTopic(topic, num_partitions=partitions, config=dict(self.topic_config))
         client = self._admin()  # kept in a variable: a client that is garbage-collected drops its requests
         client.create_topics([wanted], request_timeout=PATIENCE_SECONDS)[topic].result(PATIENCE_SECONDS)
@@ -181,9 +182,21 @@ def _activemq(directory: Path, stack: ExitStack) -> Mapping[str, Side]:
     return {ACTIVEMQ: QueueSide(server=server, generator=generator)}
 
 
+def _cluster(name: str, kind: type[LogbusBroker | ApacheKafkaOnZooKeeper], **settings: str) -> Opener:
+    def start(directory: Path, stack: ExitStack) -> Mapping[str, Side]:
+        named = {setting.replace("_", "."): value for setting, value in settings.items()}
+        server = stack.enter_context(BrokerCluster.of(kind, directory / "server", settings=named))
+        return {name: LogSide.of(server, into=fresh(directory / "load"))}
+
+    return Opener(names=(name,), open=start)
+
+
 OPEN_LOGBUS = Opener(names=(OURS,), open=_logbus)
 OPEN_LOGBUS_FLUSHING = Opener(names=(OURS_FLUSHING,), open=_logbus_flushing)  # acks=all waits for the disk
 OPEN_KAFKA = Opener(names=(KAFKA,), open=_kafka)
+OPEN_LOGBUS_CLUSTER = _cluster(OURS, LogbusBroker)
+OPEN_KAFKA_CLUSTER = _cluster(KAFKA, ApacheKafkaOnZooKeeper)
+OPEN_KAFKA_CLUSTER_6_S = _cluster(KAFKA_6_S, ApacheKafkaOnZooKeeper, zookeeper_session_timeout_ms="6000")
 OPEN_RABBITMQ = Opener(names=(RABBITMQ, RABBITMQ_STREAM), open=_rabbitmq)
 OPEN_ACTIVEMQ = Opener(names=(ACTIVEMQ,), open=_activemq)
 

@@ -38,6 +38,8 @@ ONE_REAL_PASS = (
     "tests/integration/broker/test_kafka_python.py",
     "tests/integration/broker/test_aiokafka.py",
     "tests/integration/broker/test_kcat.py",
+    "tests/integration/broker/test_registry.py::test_every_method_of_confluents_client",
+    "tests/integration/broker/test_registry.py::test_confluents_serializers_for_each_type",
     "tests/integration/broker/test_three_brokers.py",  # three brokers and their ZooKeeper: elections
     "tests/integration/cli/test_signals.py",  # commands as processes
     "tests/integration/shipper/test_ship.py",

@@ -1,8 +1,8 @@
 """A client of Kafka's protocol that itself costs next to nothing: requests are built once and sent again and again, answers are
 read only for their error and their records.
 
-On two cores a client's own work would be measured together with the broker's. Produce 7 and Fetch 4 are the latest versions
-without optional parts that current brokers still support.
+On two cores a client's own work would be measured together with the broker's. Produce 7, Fetch 4 and Metadata 7 are the latest
+versions without optional parts that current brokers still support.
 """
 
 from __future__ import annotations
@@ -11,13 +11,14 @@ import socket
 import struct
 from collections.abc import Iterator
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from logbus.waiting import PATIENCE_SECONDS
 from logbus_broker.protocol.api import ApiKey
 from logbus_broker.protocol.batch import BATCH_HEADER_BYTES, LENGTH_END, Buffer, read_header
+from logbus_broker.protocol.codec import request_class, response_class
 
-PRODUCE_VERSION, FETCH_VERSION = 7, 4
+PRODUCE_VERSION, FETCH_VERSION, METADATA_VERSION = 7, 4, 7
 _CLIENT_ID = b"upkeep"
 _READ_UNCOMMITTED = 0
 
@@ -41,6 +42,19 @@ def fetch_frame(topic: str, offset: int, *, wait_ms: int, bytes_max: int = 1 << 
     """A fetch from `offset` on in partition 0; the broker may wait for records."""
     head = struct.pack(">iiiib", -1, wait_ms, 1, bytes_max, _READ_UNCOMMITTED)
     return _frame(ApiKey.FETCH, FETCH_VERSION, head + _one_partition(topic) + struct.pack(">qi", offset, bytes_max))
+
+
+def metadata_frame(*topics: str) -> bytes:
+    """Which brokers there are, and what they know of these topics; of all topics if none is named."""
+    kind = request_class(ApiKey.METADATA)
+    rows = [kind.MetadataRequestTopic(name=topic) for topic in topics] or None
+    body = kind(topics=rows, allow_auto_topic_creation=False).encode(version=METADATA_VERSION)
+    return _frame(ApiKey.METADATA, METADATA_VERSION, bytes(body))
+
+
+def metadata(answer: Buffer) -> Any:
+    """The MetadataResponse."""
+    return response_class(ApiKey.METADATA).decode(memoryview(answer)[4:], version=METADATA_VERSION)
 
 
 def check_produced(answer: Buffer, topic: str) -> None:

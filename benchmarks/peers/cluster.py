@@ -9,13 +9,16 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from logbus.cli.local_brokers import ZooKeeperServer, zookeeper_program
 from logbus.cli.processes import StackError
+from logbus.waiting import wait_until
 
+from benchmarks.costs.wire import Connection, Refused, metadata, metadata_frame
 from benchmarks.peers.java import JvmTools
 from benchmarks.peers.kafka import ApacheKafka
 from benchmarks.peers.logbus import LogbusBroker
@@ -92,11 +95,14 @@ class BrokerCluster:
         self._stack = ExitStack()
 
     @classmethod
-    def of(cls, kind: type[LogbusBroker | ApacheKafkaOnZooKeeper], directory: Path) -> BrokerCluster:
+    def of(
+        cls, kind: type[LogbusBroker | ApacheKafkaOnZooKeeper], directory: Path, *, settings: Mapping[str, str] | None = None
+    ) -> BrokerCluster:
+        """Brokers with ids from 1. `settings` are theirs, by Kafka's names."""
         zookeeper = ZooKeeper(directory / "zookeeper")
-        settings = {"zookeeper.connect": zookeeper.connect, **REPLICATED}
+        common = {"zookeeper.connect": zookeeper.connect, **REPLICATED, **(settings or {})}
         numbers = map(str, range(1, BROKERS + 1))
-        return cls(zookeeper, [kind(directory / number, settings={"broker.id": number, **settings}) for number in numbers])
+        return cls(zookeeper, [kind(directory / number, settings={"broker.id": number, **common}) for number in numbers])
 
     def __enter__(self) -> Self:
         with ExitStack() as stack:
@@ -126,6 +132,18 @@ class BrokerCluster:
     def alive(self) -> bool:
         return all(broker.alive for broker in self.brokers)
 
+    def leader_of(self, topic: str) -> LogbusBroker | ApacheKafka:
+        """The broker that leads its first partition."""
+        (row,) = _described(self.brokers[0], topic).topics
+        leader = next(partition.leader_id for partition in row.partitions if partition.partition_index == 0)
+        return self.brokers[leader - 1]
+
+    def wait_until_whole(self, *topics: str) -> None:
+        """Waits until each broker knows all of them and these topics, and of every partition that all its replicas are in
+        sync."""
+        waited_for = partial(_sees_all, topics=frozenset(topics))
+        wait_until(lambda: all(map(waited_for, self.brokers)), what="replicas in sync", not_yet=(Refused, OSError))
+
     def cpu_seconds_each(self) -> list[float]:
         return [broker.cpu_seconds() for broker in self.brokers]
 
@@ -137,3 +155,18 @@ class BrokerCluster:
 
     def disk_bytes(self, part: str = ".") -> int:
         return sum(broker.disk_bytes(part) for broker in self.brokers)
+
+
+def _described(broker: Server, *topics: str) -> Any:
+    with Connection(f"127.0.0.1:{broker.port}") as connection:
+        return metadata(connection.ask(metadata_frame(*topics)))
+
+
+def _sees_all(broker: Server, *, topics: frozenset[str]) -> bool:
+    answer = _described(broker)
+    if not topics <= {topic.name for topic in answer.topics}:
+        return False
+    partitions = [partition for topic in answer.topics for partition in topic.partitions]
+    return len(answer.brokers) == BROKERS and all(
+        partition.leader_id >= 0 and len(partition.isr_nodes) == len(partition.replica_nodes) for partition in partitions
+    )

@@ -67,13 +67,6 @@ class LogbusBroker(Server):
         if not answered:
             raise processes.StartFailed(f"the broker ended:\n{processes.tail(self.log_path)}")
 
-    def kill9(self) -> None:
-        """Ends it without a chance to prepare."""
-        process = self._running()
-        process.kill()
-        process.wait()
-        self._process = None
-
     def restart(self) -> None:
         self.stop()
         self.start()

@@ -62,6 +62,13 @@ class Server(ABC):
         self._process = None
         return status
 
+    def kill9(self) -> None:
+        """Ends it without a chance to prepare."""
+        process = self._running()
+        process.kill()
+        process.wait()
+        self._process = None
+
     @property
     def pid(self) -> int:
         return self._running().pid

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import re
@@ -23,6 +24,7 @@ from logbus.kafka import acls, client_config, users
 from logbus.kafka.client import Client
 from logbus.kafka.rights import OPERATIONS, ResourceKind, read_rights
 from logbus.kafka.topics import Topics
+from logbus.schemas.registry_login import RegistryLogins, RegistryRights
 from logbus.waiting import PATIENCE_SECONDS, wait_until
 
 from tests.support.pages import PROJECT, blocks
@@ -238,3 +240,21 @@ def test_readers_of_ranges_are_made_where_ranges_are_known_and_nothing_is_left_w
         readers.delete(*owned)
         assert json.loads(run(f"acl ls --user {owned[0]} -o json").stdout) == []
         assert owned[0] not in run("user ls").stdout
+
+
+def test_the_schema_registry_lets_users_in_by_their_passwords_and_acls(administrator: Path, run: Run, tmp_path: Path) -> None:
+    run("topic create schemas --partitions 1")
+    for name in ("rita", "nina"):
+        run(f"user add {name} --write {tmp_path / name}")
+    run("acl add --user rita --topic schemas read")
+    passwords = {name: client_config.read_client_config(tmp_path / name)["sasl.password"] for name in ("rita", "nina")}
+
+    def rights(user: str, password: str) -> RegistryRights:
+        logins = RegistryLogins(client_config.read_client_config(administrator), "schemas")
+        return logins.rights(f"Basic {base64.b64encode(f'{user}:{password}'.encode()).decode()}")
+
+    wait_until(lambda: rights("rita", passwords["rita"]).operations == {"Read", "Describe"}, what="the ACL")
+    assert rights("nina", passwords["nina"]) == RegistryRights()
+    for user, password in (("rita", passwords["nina"]), ("nobody", "x")):
+        assert "cannot log in" in rights(user, password).refusal
+    assert rights("rita", "").refusal

@@ -43,7 +43,7 @@ def by_hand(second: SecondDemo, engine: Engine) -> list[Interval]:
     for hour in hours:
         producer.produce(BY_HAND, b"a line", timestamp=milliseconds(hour.start))
     assert producer.flush(PATIENCE_SECONDS) == 0
-    ledger.register(Pipeline(name=BY_HAND, topic=BY_HAND, table=BY_HAND, parse="raw"), topics, NOW)
+    ledger.define(Pipeline(name=BY_HAND, topic=BY_HAND, table=BY_HAND, parse="raw"), topics, NOW, dag_id=BY_HAND)
     for hour in hours:
         ledger.freeze_or_get(BY_HAND, hour, topics, NOW)
     second.stack.airflow.api.unpause(BY_HAND)

@@ -7,7 +7,7 @@ cleanly. `SimServer` does what `logbus_broker.network.Server` does, without epol
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -93,6 +93,9 @@ class SimThreadPool:
 
         delay = self._chance.randint(500, 5 * MS) + self._node.sync_delay
         self._begin(run, outcome, delay, is_kernels=ticket.only_file is not None)
+
+    def run_together(self, jobs: Sequence[Callable[[], Any]]) -> list[Any]:
+        return [job() for job in jobs]
 
     def _begin(self, job: Callable[[], Any], outcome: Outcome, delay: int, *, is_kernels: bool = False) -> None:
         self._made += 1

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import uuid
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from itertools import count
 from pathlib import Path
 from typing import Any, ClassVar
@@ -58,6 +58,9 @@ class ManualThreadPool:
         self.flushed.append(ticket.active.directory)
         if not self.flushes_wait:
             self.submit(ticket.run, outcome)
+
+    def run_together(self, jobs: Sequence[Callable[[], Any]]) -> list[Any]:
+        return [job() for job in jobs]
 
     def run(self) -> None:
         while self.jobs:

@@ -4,30 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
-from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from logbus.waiting import PATIENCE_SECONDS
 
-from tests.support.programs import program_or_skip
+from tests.support.programs import built, program_or_skip
 
 Command = Callable[[], Sequence[str]]
-_HERE = Path(__file__).parent
-
-
-@cache
-def built(name: str) -> TemporaryDirectory[str]:
-    """The directory of a client in another language, with what it needs fetched and compiled: half a minute, the first time."""
-    directory = TemporaryDirectory()
-    shutil.copytree(_HERE / name, directory.name, dirs_exist_ok=True)
-    command = [program_or_skip("go"), "build"] if name == "go_clients" else [program_or_skip("npm"), "ci"]
-    done = subprocess.run(command, cwd=directory.name, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    return directory
 
 
 def sarama() -> Sequence[str]:

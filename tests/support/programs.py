@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
+from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -23,3 +26,14 @@ def program_or_skip(name: str) -> str:
             pytest.fail(reason)
         pytest.skip(reason)
     return found
+
+
+@cache
+def built(name: str) -> TemporaryDirectory[str]:
+    """The directory of a client in another language, with what it needs fetched and compiled: half a minute, the first time."""
+    directory = TemporaryDirectory()
+    shutil.copytree(Path(__file__).parent / name, directory.name, dirs_exist_ok=True)
+    command = [program_or_skip("go"), "build"] if name == "go_clients" else [program_or_skip("npm"), "ci"]
+    done = subprocess.run(command, cwd=directory.name, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return directory

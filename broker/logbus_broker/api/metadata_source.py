@@ -79,11 +79,12 @@ class LocalMetadata:
         self._config = config
         self._directory = directory
         self._filesystem = filesystem
+        self._thread_pool = thread_pool
         self._ports = ports
         self._remove_files = remove_files
 
     def open(self, partitions: manager.PartitionManager) -> None:
-        partitions.open_all(self.topics)
+        partitions.open_all(self.topics, self._thread_pool)
 
     def view(self, partitions: manager.PartitionManager) -> cluster_view.LocalView:
         return cluster_view.LocalView(

@@ -30,12 +30,14 @@ from logbus_broker.log.partition import Partition
 from logbus_broker.log.partition_log import PartitionLog
 from logbus_broker.log.producer_snapshots import BeginTask
 from logbus_broker.log.producer_state import REFUSED_MAX
+from logbus_broker.log.thread_pool import ThreadPool
 from logbus_broker.protocol.batch import BatchHeader
 from logbus_broker.security.state import AUDIT_TOPIC
 
 logger = logging.getLogger("broker.log")
 
 _INTERNAL_SETTINGS_FIXED = ("cleanup.policy",)  # otherwise commits, or lines of the audit log, would be lost
+_OPENED_TOGETHER = 200  # logs; then what they are made of is frozen
 _REFUSED_SECONDS_MAX = 10.0  # a request in flight when another was refused has arrived by then
 
 
@@ -179,7 +181,7 @@ class PartitionManager:
 
     # -- start and stop ----------------------------------------------------------------------------------------------------------
 
-    def open_all(self, registry: TopicRegistry) -> None:
+    def open_all(self, registry: TopicRegistry, thread_pool: ThreadPool) -> None:
         """Open and recover the log of every registered partition of a single broker.
 
         A partition is some forty objects that live as long as its topic. Python's garbage collector scans all objects again and
@@ -187,6 +189,7 @@ class PartitionManager:
         these (test_manager.py). So `freeze` exempts them from collection, here and where topics are created."""
         paths = {(name, index): path for name, index, path in self._directory.partitions()}
         self._set_strays_aside(paths, registry)
+        topics, builds = [], []
         for topic in list(registry):
             # Per topic, not per partition: settings are merged from three layers, and thousands of partitions share them.
             config = self._stored_settings(topic)
@@ -194,7 +197,12 @@ class PartitionManager:
                 # Registered, but without a directory: the process ended between the two steps of a creation (topic_admin.py).
                 # The registry is what was promised.
                 path = paths.get((topic.name, index)) or self._directory.make_partition(topic.name, index, topic.topic_id)
-                self.install(topic, self.build(topic, index, path, config))
+                topics.append(topic)
+                builds.append(partial(self.build, topic, index, path, config))
+        for first in range(0, len(builds), _OPENED_TOGETHER):
+            chunk = slice(first, first + _OPENED_TOGETHER)
+            for topic, partition in zip(topics[chunk], thread_pool.run_together(builds[chunk]), strict=True):
+                self.install(topic, partition)
             self.freeze()
         self._directory.sync()
 

@@ -366,6 +366,8 @@ class LogOpener:
         the whole segment on the loop. Done now rather than with a later flush: the indexes that recovery built are in memory, a
         log may have a thousand segments, and the next write may be a long time off. Indexes are not flushed, so after a crash
         the newest are verified; older ones have been on disk for long."""
+        if len(segments) == 1:
+            return
         names = set(self.filesystem.list_names(self.directory))
         settled_ms = segments[-1].modified_ms - _SETTLED_MS
         for segment, following in pairwise(segments):

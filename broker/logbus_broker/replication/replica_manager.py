@@ -263,7 +263,12 @@ class ReplicaManager:
         assigned = opened.replica
         replica = self._replicas[assigned.topic.topic_id.bytes, assigned.index]
         replica.is_opening = False
-        self._marked[assigned.topic.name] = None
+        # As long as no roles are assigned, all topics wait for the last log: a topic of thousands of partitions is not looked at
+        # again and again, after each few of them.
+        if self._is_begun:
+            self._mark((assigned.topic.name,))
+        elif not self._opening:
+            self._mark(self._of_topic)
         if opened.partition is None and opened.error is None:
             replica.is_missing = True
             return

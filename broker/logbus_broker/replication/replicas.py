@@ -243,8 +243,8 @@ class ReplicaLogs:
     """The logs of this broker's replicas on its disk: opened, created and removed off the loop.
 
     All of it is done by the thread for small files, one job after the other: a topic that is deleted and recreated has the same
-    directory names, and the old directory has to be out of the way before the new one is created. A directory records the id of
-    its topic, so one that belongs to another topic is never taken for ours.
+    directory names, and the old directory has to be out of the way before the new one is created. Only the logs of one job are
+    opened together. A directory records the id of its topic, so one that belongs to another topic is never taken for ours.
 
     A crash leaves a half-created directory (completed by the next start), or one renamed for removal."""
 
@@ -330,10 +330,7 @@ class ReplicaLogs:
         results = [self._find(replica, may_make=may_make) for replica in assigned]
         if any(result.error is None and not result.was_on_disk for result in results):
             self._directory.sync()
-        return [
-            self._open_found(result) if result.error is None and (result.was_on_disk or may_make) else result
-            for result in results
-        ]
+        return self._thread_pool.run_together([partial(self._open_found, result, may_make=may_make) for result in results])
 
     def _find(self, replica: AssignedReplica, *, may_make: bool) -> OpenedReplica:
         topic, index = replica.topic, replica.index
@@ -349,7 +346,9 @@ class ReplicaLogs:
             return OpenedReplica(replica=replica, partition=None, error=error)
         return OpenedReplica(replica=replica, partition=None, was_on_disk=was_on_disk)
 
-    def _open_found(self, result: OpenedReplica) -> OpenedReplica:
+    def _open_found(self, result: OpenedReplica, *, may_make: bool) -> OpenedReplica:
+        if result.error is not None or not (result.was_on_disk or may_make):
+            return result
         replica = result.replica
         try:
             path = self._directory.partition_path(replica.topic.name, replica.index)

@@ -114,18 +114,21 @@ def verify(name: str, since: datetime | None, until: datetime | None, is_full: b
 @click.argument("name")
 @options.execute_option
 @options.warehouse_option
-def drop(name: str, is_executed: bool, warehouse_url: str) -> None:
+@options.json_option
+def drop(name: str, is_executed: bool, warehouse_url: str, as_json: bool) -> None:
     """Forget NAME and drop its table; the pipeline's rows stay. If a DAG defines it, its next run makes it again."""
     engine = options.open_ledger(warehouse_url).engine
     with engine.connect() as connection:
         status = listing.status_of(connection, name)
-    output.echo(
-        f"drops table {status.aggregate.table} with {formatting.many(status.hours, 'hour')} of {status.aggregate.pipeline}"
-    )
+    if is_executed:
+        listing.drop(engine, name)
+    if as_json:
+        output.show_json({"executed": is_executed, **status.summary()})
+        return
+    done, hours = "dropped" if is_executed else "would be dropped", formatting.many(status.hours, "hour")
+    output.echo(f"{done}: table {status.aggregate.table} with {hours} of {status.aggregate.pipeline}")
     if not is_executed:
         output.echo_err("dry run: nothing was changed; --execute does it")
-        return
-    listing.drop(engine, name)
 
 
 def coloured(verdict: str) -> output.Coloured:

@@ -14,7 +14,7 @@ from typing import Any, BinaryIO
 
 import click
 
-from logbus import errors, fingerprint
+from logbus import errors
 from logbus.cli import completion, options, output, produce, signals
 from logbus.formatting import many
 from logbus.kafka import console_consumer, console_format, groups, topics
@@ -147,14 +147,12 @@ class DecodingRender:
         self.undecoded = Counter[str]()
 
     def __call__(self, message: Any) -> bytes:
-        from logbus.schemas.wire_format import Undecodable, with_prefixes
+        from logbus.schemas.wire_format import Undecodable
 
-        (value,) = with_prefixes([message.value()], [fingerprint.headers_of(message)])
-        if value is not None:
-            try:
-                message.set_value(self._readable.json(value))
-            except Undecodable as error:
-                self.undecoded[type(error).__name__] += 1
+        try:
+            message.set_value(self._readable.of_message(message))
+        except Undecodable as error:
+            self.undecoded[type(error).__name__] += 1
         return self._render(message)
 
 

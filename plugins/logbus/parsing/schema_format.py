@@ -19,13 +19,14 @@ import orjson
 import pyarrow as pa
 
 from logbus.errors import UserError
+from logbus.fingerprint import headers_of
 from logbus.parsing import Parser, Unparsable, json_records
 from logbus.parsing.batches import TIMESTAMP, WRONG_TYPE, arrow_type
 from logbus.parsing.json_format import REST, json_parser, members
 from logbus.pipeline_settings import is_column_name
 from logbus.schemas.decoders import FORMATS, Decoder, Decoders, SchemaField
 from logbus.schemas.schema_book import JSON, SchemaBook
-from logbus.schemas.wire_format import Undecodable, named, prefix_of
+from logbus.schemas.wire_format import Undecodable, named, prefix_of, with_prefixes
 
 # What a column of one type also holds: the promotions of Avro that lose nothing, and what a user declares narrower.
 ALSO_HOLDS: Mapping[str, Collection[str]] = {"double precision": ("bigint",), "integer": ("bigint",)}
@@ -188,8 +189,13 @@ class ReadableValues:
         self._decoders = {form.type: Decoders(format=form, book=book) for form in FORMATS.values()}
         self._book = book
 
+    def of_message(self, message: Any) -> bytes | None:
+        """The value of a message from the Kafka client. Raises as `json`."""
+        (value,) = with_prefixes([message.value()], [headers_of(message)])
+        return None if value is None else self.json(value)
+
     def json(self, value: bytes) -> bytes:
-        """Raises `Undecodable`, or `RegistryUnavailable`."""
+        """Raises `Undecodable`, or what the book does if it does not hold the schema."""
         decoders = self._decoders[self._book.schema(prefix_of(value)).type]
         prefix = decoders.prefix(value)
         decoder = decoders.of(prefix)

@@ -82,7 +82,8 @@ def _credentials(authorization: str) -> tuple[str, str] | None:
     if scheme.lower() != "basic":
         return None
     try:
-        user, colon, password = base64.b64decode(encoded.strip(), validate=True).decode().partition(":")
+        user, _, password = base64.b64decode(encoded.strip(), validate=True).decode().partition(":")
     except (binascii.Error, UnicodeDecodeError):
         return None
-    return (user, password) if user and colon else None
+    # A NUL would end the name or the password for the client library.
+    return (user, password) if user and password and "\0" not in user + password else None

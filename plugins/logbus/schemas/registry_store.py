@@ -78,14 +78,18 @@ class RegistryStore:
     def open(self, *, is_made: bool = True) -> None:
         """Reads the whole topic, which is made if there is none and `is_made`. `UserError` where it is none of a registry."""
         topics = Topics(self.client)
-        if is_made:
+        try:
+            partitions = topics.topic(self.topic).partitions
+        except errors.TopicMissing:  # only then is the right to create topics needed
+            if not is_made:
+                raise
             topics.create(self.topic, partitions=1, settings=TOPIC_SETTINGS, if_not_exists=True)
-        partitions = waiting.wait_until(
-            lambda: topics.topic(self.topic).partitions,
-            what=f"topic {self.topic}",
-            not_yet=errors.TopicMissing if is_made else (),
-            timeout_seconds=self.client.timeout_seconds,
-        )
+            partitions = waiting.wait_until(
+                lambda: topics.topic(self.topic).partitions,
+                what=f"topic {self.topic}",
+                not_yet=errors.TopicMissing,
+                timeout_seconds=self.client.timeout_seconds,
+            )
         if len(partitions) != 1:
             raise errors.UserError(f"topic {self.topic} has {len(partitions)} partitions; a registry needs exactly one")
         if deletes(topics.settings(self.topic, [CLEANUP_POLICY])):

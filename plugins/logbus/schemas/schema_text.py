@@ -22,6 +22,7 @@ import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from google.protobuf.descriptor_pb2 import FileDescriptorProto
 
 PROTOC_SECONDS_MAX = 60.0  # it takes a tenth of a second; more than this and the machine is in trouble
+COMPILED_MAX = 1_000  # files that are remembered: a check compares with the same earlier versions again and again
 FILE_NAME = "default"  # of a .proto file that has no name, as Confluent calls it
 
 
@@ -259,12 +261,12 @@ def protobuf_files(resolved: ResolvedSchema) -> Sequence[FileDescriptorProto]:
     own = descriptor_of(resolved.schema.text)
     if own is not None:
         return [*(file for name, text in resolved.referenced.items() for file in _files_of(name, text)), own]
-    return _compiled(FILE_NAME, {**resolved.referenced, FILE_NAME: resolved.schema.text})
+    return _compiled(FILE_NAME, (*resolved.referenced.items(), (FILE_NAME, resolved.schema.text)))
 
 
 def _files_of(name: str, text: str) -> Sequence[FileDescriptorProto]:
     own = descriptor_of(text)
-    return _compiled(name, {name: text}) if own is None else [own]
+    return _compiled(name, ((name, text),)) if own is None else [own]
 
 
 def descriptor_of(text: str) -> FileDescriptorProto | None:
@@ -279,11 +281,12 @@ def descriptor_of(text: str) -> FileDescriptorProto | None:
     return file if file.message_type or file.enum_type else None
 
 
-def _compiled(name: str, files: Mapping[str, str]) -> list[FileDescriptorProto]:
+@lru_cache(COMPILED_MAX)
+def _compiled(name: str, files: tuple[tuple[str, str], ...]) -> Sequence[FileDescriptorProto]:
     from google.protobuf.descriptor_pb2 import FileDescriptorSet
 
     with tempfile.TemporaryDirectory(prefix="logbus-protoc-") as folder:
-        for path, text in zip(_paths(Path(folder), files), files.values(), strict=True):
+        for path, text in _paths(Path(folder), files):
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text)
         command = [sys.executable, "-m", "grpc_tools.protoc", f"-I{folder}", "--include_imports", "-o", f"{folder}/.set", name]
@@ -296,12 +299,12 @@ def _compiled(name: str, files: Mapping[str, str]) -> list[FileDescriptorProto]:
         return list(FileDescriptorSet.FromString(Path(folder, ".set").read_bytes()).file)
 
 
-def _paths(folder: Path, files: Mapping[str, str]) -> Iterator[Path]:
-    for name in files:
+def _paths(folder: Path, files: Sequence[tuple[str, str]]) -> Iterator[tuple[Path, str]]:
+    for name, text in files:
         path = (folder / name).resolve()
         if not path.is_relative_to(folder.resolve()) or path == folder.resolve():
             raise InvalidText(f"a reference cannot be called {name}")
-        yield path
+        yield path, text
 
 
 FORMS = {SchemaType.AVRO: avro_form, SchemaType.JSON: json_form, SchemaType.PROTOBUF: protobuf_form}

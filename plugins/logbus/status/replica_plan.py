@@ -12,9 +12,10 @@ forbid that; then it goes over others: one replica from the fullest broker to a 
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict, deque
+from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from heapq import heapify, heappop, heapreplace
 
 from logbus.errors import TopicMissing, UserError
 from logbus.formatting import several
@@ -84,6 +85,9 @@ def drained(current: Assignment, racks: Racks, broker: int) -> Assignment:
     return placement.assignment()
 
 
+_Candidate = tuple[int, int, PartitionId]  # how many more its topic has at the target, its size, itself
+
+
 class _Placement:
     """An assignment while it is changed."""
 
@@ -92,9 +96,9 @@ class _Placement:
         # As for new topics, racks count if all brokers have one.
         self._racks = {broker: rack or "" for broker, rack in racks.items()} if all(racks.values()) else dict.fromkeys(racks, "")
         self._sizes = sizes
-        self._counts = dict.fromkeys(sorted(racks), 0)
-        self._of_topic = defaultdict[tuple[int, str], dict[PartitionId, None]](dict)  # by broker and topic
-        self._topics = defaultdict[int, dict[str, None]](dict)
+        self._partitions: dict[int, dict[PartitionId, None]] = {broker: {} for broker in sorted(racks)}
+        self._of_topic = Counter[tuple[int, str]]()  # by broker and topic
+        self._queues: dict[tuple[int, int], list[_Candidate]] = {}  # by source and target, a heap
         for key, replicas in self._replicas.items():
             for broker in replicas:
                 self._add(key, broker)
@@ -105,14 +109,13 @@ class _Placement:
     def _move(self, key: PartitionId, source: int, target: int) -> None:
         replicas = self._replicas[key]
         replicas[replicas.index(source)] = target
-        del self._of_topic[source, key[0]][key]
-        self._counts[source] -= 1
+        del self._partitions[source][key]
+        self._of_topic[source, key[0]] -= 1
         self._add(key, target)
 
     def _add(self, key: PartitionId, broker: int) -> None:
-        self._of_topic[broker, key[0]][key] = None
-        self._topics[broker][key[0]] = None
-        self._counts[broker] = self._counts.get(broker, 0) + 1
+        self._partitions.setdefault(broker, {})[key] = None
+        self._of_topic[broker, key[0]] += 1
 
     def _spread(self, replicas: Iterable[int]) -> int:
         """In how many racks these are."""
@@ -143,7 +146,7 @@ class _Placement:
             while self._spread(replicas) < min(len(replicas), rack_count):
                 in_rack = Counter(self._racks[broker] for broker in replicas)
                 shared = [broker for broker in replicas if in_rack[self._racks[broker]] > 1]
-                source = max(shared, key=lambda broker: self._counts[broker])
+                source = max(shared, key=lambda broker: len(self._partitions[broker]))
                 self._move(key, source, self._best_target(key, source))
 
     def _targets(self, key: PartitionId) -> list[int]:
@@ -155,8 +158,8 @@ class _Placement:
             self._targets(key),
             key=lambda target: (
                 -self._spread_after(key, source, target),
-                self._counts[target],
-                len(self._of_topic[target, key[0]]),
+                len(self._partitions[target]),
+                self._of_topic[target, key[0]],
                 target,
             ),
         )
@@ -164,18 +167,30 @@ class _Placement:
     # What is levelled
 
     def level_replicas(self) -> None:
-        _level({broker: self._counts[broker] for broker in self._racks}, self._movable, self._move)
+        _level({broker: len(self._partitions[broker]) for broker in self._racks}, self._movable, self._move)
 
     def _movable(self, source: int, target: int) -> PartitionId | None:
         """Of the topic that has most more replicas on the one than on the other, the smallest partition that may move."""
-        topics = sorted(
-            self._topics[source], key=lambda topic: len(self._of_topic[target, topic]) - len(self._of_topic[source, topic])
-        )
-        for topic in topics:
-            movable = [key for key in self._of_topic[source, topic] if self._may_move(key, source, target)]
-            if movable:
-                return min(movable, key=lambda key: (self._sizes.get(key, 0), key))
+        # A move changes the order of one topic's partitions only. So the queue of a pair is kept, an entry is put right when it
+        # comes first, and all are looked at again only before it is said that none may move.
+        pair = source, target
+        for queue in (self._queues.get(pair, []), None):
+            if queue is None:
+                queue = self._queues[pair] = [self._candidate(key, pair) for key in self._partitions[source]]
+                heapify(queue)
+            while queue:
+                key = queue[0][2]
+                if key not in self._partitions[source] or not self._may_move(key, source, target):
+                    heappop(queue)
+                elif queue[0] == (now := self._candidate(key, pair)):
+                    return key
+                else:
+                    heapreplace(queue, now)
         return None
+
+    def _candidate(self, key: PartitionId, pair: tuple[int, int]) -> _Candidate:
+        source, target = pair
+        return self._of_topic[target, key[0]] - self._of_topic[source, key[0]], self._sizes.get(key, 0), key
 
     def _may_move(self, key: PartitionId, source: int, target: int) -> bool:
         replicas = self._replicas[key]
@@ -211,19 +226,25 @@ def _level(
 ) -> None:
     """Moves from full brokers to empty ones until no two differ by more than one, or nothing more may move. Each round makes the
     sum of the squares smaller, so there is an end."""
+    stuck, has_moved = set[int](), False
     while True:
         fewest = min(counts.values(), default=0)
-        for source in sorted(counts, key=lambda broker: (-counts[broker], broker)):
-            if counts[source] - fewest < 2:
+        fullest = [broker for broker in sorted(counts) if broker not in stuck and counts[broker] - fewest > 1]
+        if not fullest:
+            if not (stuck and has_moved):
                 return
-            if path := _path(source, counts, movable):
-                break
-        else:
-            return
+            stuck, has_moved = set(), False  # what has moved since may have opened a way
+            continue
+        source = max(fullest, key=lambda broker: counts[broker])
+        path = _path(source, counts, movable)
+        if not path:
+            stuck.add(source)
+            continue
         for key, begin, end in path:
             move(key, begin, end)
         counts[source] -= 1
         counts[path[-1][2]] += 1
+        has_moved = True
 
 
 Hop = tuple[PartitionId, int, int]

@@ -17,6 +17,9 @@ from logbus import errors, model
 from logbus.kafka import console_consumer, topic_list
 from logbus.kafka.groups import group_json
 from logbus.loads import record_trace
+from logbus.loads.frozen_schemas import book_of
+from logbus.pipeline_settings import SCHEMA_PARSERS
+from logbus.schemas.schema_book import SchemaBook
 from logbus.status import fleet, window_facts
 from logbus.web import access, actions, dag_runs, details, live_tail, overview, request_context, sources, topic_records
 from logbus.web.overview import HOURS_DEFAULT, HOURS_MAX, FleetReading, View
@@ -256,7 +259,8 @@ def get_records(
     if look.bounds is not None and (since or until or offset is not None):
         raise HTTPException(400, "give starting_offsets and ending_offsets, or a time or an offset, not both")
     with request_context.http_errors():
-        records = topic_records.look_at(context.source.broker, look, context.source.searches)
+        readable = _readable_values(context, topic)
+        records = topic_records.look_at(context.source.broker, look, context.source.searches, readable)
     return request_context.answer({**records, "now": model.instant_text(context.now), "refresh_seconds": REFRESH_SECONDS})
 
 
@@ -328,6 +332,22 @@ def _require_visible_records(context: request_context.RequestContext, topic: str
     rows = [row for row in registered.rows if row["topic"] == topic and row["name"] in visible] if registered else []
     if not context.has_default_connections or not any(_is_of_this_broker(context, row) for row in rows):
         raise HTTPException(403, NOT_YOURS.format(topic=topic, conn_id=context.kafka_conn_id))
+
+
+def _readable_values(context: request_context.RequestContext, topic: str) -> topic_records.Readable | None:
+    """By the schemas that are frozen for pipelines of the topic that the user may see; the registry is not asked."""
+    registered, _ = context.query_ledger(context.source.registered.get)
+    visible = context.visible(registered)
+    of_topic = [row for row in registered.rows if row["topic"] == topic and row["name"] in visible] if registered else []
+    names = [row["name"] for row in of_topic if row["parse"] in SCHEMA_PARSERS]
+    if not names:
+        return None
+    # Here, because Arrow is a third of an api-server's memory, and most have no such pipeline.
+    from logbus.parsing.schema_format import ReadableValues
+
+    engine = context.source.engine()
+    schemas = {reference: frozen for name in names for reference, frozen in book_of(engine, name).schemas.items()}
+    return ReadableValues(SchemaBook(schemas=schemas))
 
 
 def _is_of_this_broker(context: request_context.RequestContext, row: Row) -> bool:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from threading import BoundedSemaphore
-from typing import Any
+from typing import Any, Protocol
 
 from confluent_kafka import Message
 from fastapi import HTTPException
@@ -24,6 +24,7 @@ from fastapi import HTTPException
 from logbus import errors, fingerprint, formatting, model
 from logbus.kafka import console_consumer, console_format, topics
 from logbus.kafka.client import LATEST, READ_COMMITTED, Client
+from logbus.schemas.wire_format import Undecodable
 
 RECORDS_DEFAULT = 20
 RECORDS_MAX = 100  # of a look, and of each partition that is looked at
@@ -48,7 +49,14 @@ class RecordsLook:
     filter: console_consumer.RecordFilter = console_consumer.EVERY_RECORD
 
 
-def look_at(client: Client, look: RecordsLook, searches: BoundedSemaphore) -> dict[str, Any]:
+class Readable(Protocol):
+    """Values that name their schema (`logbus.parsing.schema_format`)."""
+
+    def of_message(self, message: Any) -> bytes | None:
+        """The value as JSON."""
+
+
+def look_at(client: Client, look: RecordsLook, searches: BoundedSemaphore, readable: Readable | None = None) -> dict[str, Any]:
     """As JSON-ready values. `TopicMissing`, `AccessDenied`, `BrokerUnavailable`; 400: no such partition; 429: as `one_of`."""
     log = topics.Topics(client)
     partition_ids = log.topic(look.topic).partitions
@@ -63,12 +71,12 @@ def look_at(client: Client, look: RecordsLook, searches: BoundedSemaphore) -> di
     facts = {"topic": look.topic, "partitions": _partition_facts(log, look.topic, partition_ids)}
     if look.filter != console_consumer.EVERY_RECORD:
         with one_of(searches):
-            return {**facts, **search(client, look, bounds)}
+            return {**facts, **search(client, look, bounds, readable)}
     messages, is_whole = read(client, look.topic, {part: bounded(part_bounds, look) for part, part_bounds in bounds.items()})
     is_last = look.span.kind is console_consumer.PositionKind.BEFORE_END
     ordered = in_order_of_time(messages)
     shown = ordered[-look.count :] if is_last else ordered[: look.count]
-    return {**facts, "records": [record_json(message) for message in shown], "is_whole": is_whole, "search": None}
+    return {**facts, "records": [record_json(message, readable) for message in shown], "is_whole": is_whole, "search": None}
 
 
 def in_order_of_time(messages: list[Message]) -> list[Message]:
@@ -139,7 +147,9 @@ class SearchStep:
         return any(limits)
 
 
-def search(client: Client, look: RecordsLook, bounds: Mapping[int, console_consumer.OffsetBounds]) -> dict[str, Any]:
+def search(
+    client: Client, look: RecordsLook, bounds: Mapping[int, console_consumer.OffsetBounds], readable: Readable | None
+) -> dict[str, Any]:
     """One step, as JSON-ready values. `next_offsets` is null where the span is read to its end."""
     step = SearchStep(look=look, positions={part: stretch.start_offset for part, stretch in bounds.items()})
     until = time.monotonic() + SECONDS_MAX
@@ -155,7 +165,7 @@ def search(client: Client, look: RecordsLook, bounds: Mapping[int, console_consu
     total = sum(max(0, stretch.end_offset - stretch.start_offset) for stretch in bounds.values())
     left = sum(ends[part] - offset for part, offset in rest.items())
     return {
-        "records": [record_json(message) for message in in_order_of_time(step.messages)],
+        "records": [record_json(message, readable) for message in in_order_of_time(step.messages)],
         "is_whole": True,
         "search": {
             "records_read": step.records_read,
@@ -207,8 +217,9 @@ def _partition_facts(log: topics.Topics, topic: str, partitions: Sequence[int]) 
     ]
 
 
-def record_json(message: Message) -> dict[str, Any]:
-    """`key` and `value` as text, or in base64 next to a null if the bytes are not text; long values are cut."""
+def record_json(message: Message, readable: Readable | None = None) -> dict[str, Any]:
+    """`key` and `value` as text, or in base64 next to a null if the bytes are not text; long values are cut. A value that names
+    its schema is shown as JSON."""
     kind, stamp = message.timestamp()
     value = message.value()
     return {
@@ -217,10 +228,18 @@ def record_json(message: Message) -> dict[str, Any]:
         "timestamp": None if kind == console_format.NO_TIMESTAMP or stamp < 0 else model.instant_text(model.instant(stamp)),
         "timestamp_type": console_format.TIMESTAMP_TYPES[kind],
         **named("key", message.key()),
-        **named("value", value),
+        **named("value", value if readable is None else _readable(message, readable)),
         "value_bytes": None if value is None else len(value),
         "headers": [[name, text_of(content)] for name, content in fingerprint.headers_of(message)],
     }
+
+
+def _readable(message: Message, readable: Readable) -> bytes | None:
+    """As JSON, or as it is: it may be of a schema that no hour was loaded with yet, or be what becomes a dead letter."""
+    try:
+        return readable.of_message(message)
+    except (errors.LogbusError, Undecodable):
+        return message.value()
 
 
 def named(name: str, data: bytes | None) -> dict[str, Any]:

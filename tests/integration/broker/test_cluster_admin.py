@@ -40,6 +40,7 @@ from logbus.waiting import PATIENCE_SECONDS, wait_until
 
 from benchmarks.peers.logbus import LogbusBroker
 from tests.support.clusters import RunningCluster
+from tests.support.consumers import GroupMember, poll_until, produce_numbers, shared_out
 from tests.support.scraping import metrics_settings
 from tests.support.topics import create_topic, read_topic, send
 from tests.support.zookeeper import RunningZooKeeper
@@ -211,6 +212,31 @@ def test_a_move_is_as_slow_as_its_throttle_and_goes_on_without(brokers: Brokers,
         change(brokers[number], ResourceType.BROKER, str(number), **{rate: None})
     wait_until(lambda: partitions(brokers[2], topic)[0] == (1, (3, 1), (1, 3)), what="the move")
     client.close()
+
+
+def test_members_keep_their_partitions_when_their_coordinator_dies(brokers: Brokers) -> None:
+    bootstrap, name = ",".join(broker.bootstrap for broker in brokers.values()), "shared"
+    answer_of(admin(brokers[1]).create_topics([NewTopic(name, 4, 3)], operation_timeout=PATIENCE_SECONDS))
+    members = [GroupMember(bootstrap, [name], group="sharing", enable_auto_commit=False) for _ in range(2)]
+    everything = {(name, partition) for partition in range(4)}
+    poll_until(lambda: shared_out(everything, *members), *members)
+    owned, rebalances = [member.assignment for member in members], [member.assignments for member in members]
+    asking = AdminClient({"bootstrap.servers": bootstrap})
+
+    def coordinator() -> int:
+        return int(answer_of(asking.describe_consumer_groups(["sharing"])).coordinator.id)
+
+    dead = coordinator()
+    brokers[dead].kill9()
+    wait_until(lambda: coordinator() != dead, what="the next coordinator", not_yet=KafkaException)
+    sent = produce_numbers(bootstrap, name, 4, 5)
+    poll_until(lambda: set(members[0].records) | set(members[1].records) == sent, *members)
+    for member in members:  # in their generation: another would refuse it
+        wait_until(lambda member=member: member.commit() is None, what="a commit", not_yet=KafkaException)
+    assert ([member.assignment for member in members], [member.assignments for member in members]) == (owned, rebalances)
+    for member in members:
+        member.close()
+    brokers[dead].start()
 
 
 def test_the_command_line_says_that_a_broker_is_missing(brokers: Brokers) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 
 import pytest
 from logbus.kafka import client_config
+from logbus.kafka.reassignments import ReassignmentFile
 from logbus.waiting import PATIENCE_SECONDS
 from logbus_broker.config.parsers import AUTHORIZERS
 
@@ -67,6 +68,9 @@ def ran(
     node = str(min(admin(broker.bootstrap).list_topics(timeout=PATIENCE_SECONDS).brokers))
     offsets = tmp_path_factory.mktemp("tools") / "offsets.json"
     offsets.write_text(json.dumps({"version": 1, "partitions": [{"topic": NAME, "partition": 0, "offset": 3}]}))
+    moves = offsets.with_name("moves.json")
+    moves.write_text(ReassignmentFile(targets={(NAME, 0): (int(node),)}).to_json())
+    reassign = (f"{TOOLS}.reassign.ReassignPartitionsCommand", *at, "--reassignment-json-file", str(moves))
     topic = ("--topic", NAME)
     of_topic, of_node = ("--entity-type", "topics", "--entity-name", NAME), ("--entity-type", "brokers", "--entity-name", node)
     of_all = ("--entity-type", "brokers", "--entity-default")
@@ -96,6 +100,8 @@ def ran(
         "unset broker": (CONFIGS, *at, *of_node, "--alter", "--delete-config", "log.retention.ms"),
         "unset all brokers": (CONFIGS, *at, *of_all, "--alter", "--delete-config", "log.segment.bytes"),
         "log dirs": (f"{TOOLS}.LogDirsCommand", *at, "--describe", "--topic-list", NAME),
+        "reassign": (*reassign, "--execute"),
+        "reassigned": (*reassign, "--verify"),
         "delete": (TOPICS, *at, "--delete", *topic),
         "acls without": (ACLS, *at, "--list"),
         "list after": (TOPICS, *at, "--list"),
@@ -140,6 +146,14 @@ def test_records_produced_idempotently_are_counted_and_deleted(ran: Mapping[str,
     assert ran["end"].output == f"{NAME}:0:2000"
     assert "low_watermark: 3" in ran["delete records"].output
     assert ran["earliest"].output == f"{NAME}:0:3"
+
+
+def test_a_file_of_moves_is_taken_and_theirs_is_read(ran: Mapping[str, Ran]) -> None:
+    shown, done = ran["reassign"].output, ran["reassigned"].output
+    assert f"Successfully started partition reassignment for {NAME}-0" in shown
+    assert f"Reassignment of partition {NAME}-0 is completed." in done
+    (theirs,) = (line for line in shown.splitlines() if line.startswith("{"))
+    assert list(ReassignmentFile.from_json(theirs).targets) == [(NAME, 0)]
 
 
 def test_a_topics_settings_are_changed_and_shown_with_their_sources(ran: Mapping[str, Ran]) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -25,8 +27,10 @@ from confluent_kafka.schema_registry.json_schema import JSONDeserializer, JSONSe
 from confluent_kafka.schema_registry.protobuf import ProtobufDeserializer, ProtobufSerializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+from logbus.waiting import PATIENCE_SECONDS
 
 from tests.support.broker import AnyBroker
+from tests.support.programs import built
 from tests.support.registries import running_registry
 from tests.support.topics import read_partition
 
@@ -95,6 +99,7 @@ def test_every_method_of_confluents_client(client: SchemaRegistryClient) -> None
     assert client.delete_version("users", 1) == 1
     assert client.delete_version("users", 1, permanent=True) == 1
     assert client.delete_subject("lists") == [1]
+    assert client.delete_subject("users") == [2]
     assert client.delete_subject("users", permanent=True) == [2]
     refused(40401, client.get_versions, "users")
     refused(409, client.register_schema, "owned", Schema('"int"', "AVRO"))
@@ -166,3 +171,21 @@ def test_the_topic_is_in_confluents_layout(broker: AnyBroker, client: SchemaRegi
     value = json.loads(by_key[b'{"keytype":"SCHEMA","subject":"layout","version":1,"magic":1}'] or b"")
     assert list(value) == ["subject", "version", "id", "schema", "deleted"]
     assert b'{"keytype":"NOOP","magic":0}' in by_key
+
+
+@pytest.mark.long
+def test_a_client_in_go_registers_and_looks_up(url: str) -> None:
+    texts = [NAME, WITH_AGE]
+    environment = {**os.environ, "SETTINGS": "{}", "REGISTRY": url, "TOPIC": "gophers"}
+    done = subprocess.run(
+        [f"{built('go_clients').name}/go_clients", "registry"],
+        input="\n".join(texts),
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_SECONDS,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    *stored, figures = done.stdout.splitlines()
+    assert (stored, json.loads(figures)) == (texts, {"versions": [1, 2], "compatible": False, "deleted": [1, 2]})

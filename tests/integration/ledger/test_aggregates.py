@@ -425,6 +425,6 @@ def test_the_commands_show_run_verify_and_drop(lines: EventLines, run: Callable[
     assert "requests count(), bytes sum(bytes)" in shown
     assert "2015-05-17T00:00:00Z  exact" in shown
     assert json.loads(run("aggregate", "show", "per_minute", "--json").stdout)["wrong"] == 1
-    assert run("aggregate", "drop", "per_minute").stdout == "drops table per_minute with 2 hours of p\n"
-    assert run("aggregate", "drop", "per_minute", "--execute").exit_code == 0
+    assert run("aggregate", "drop", "per_minute").stdout == "would be dropped: table per_minute with 2 hours of p\n"
+    assert json.loads(run("aggregate", "drop", "per_minute", "--execute", "--json").stdout)["executed"] is True
     assert run("aggregate", "show", "per_minute").exit_code == ExitCode.NOT_FOUND

@@ -15,9 +15,12 @@ from logbus.kafka.cluster import log_directories, partition_bytes
 from logbus.kafka.topics import Topics
 from logbus.loads.dead_letters import ERROR_CHARACTERS_MAX
 from logbus.loads.engine import warehouse_url as parse
+from logbus.loads.frozen_schemas import freeze_schemas
 from logbus.loads.history import window_history
 from logbus.loads.table_audit import HourAudit, Spans, TableReport, record_report
 from logbus.model import instant_text
+from logbus.schemas.schema_book import Schema
+from logbus.schemas.wire_format import reference_to_id
 from logbus.status.lag import lag_of
 from logbus.waiting import PATIENCE_SECONDS
 from logbus.web import topic_records
@@ -25,6 +28,7 @@ from logbus.web.app import app as application
 from logbus.web.routes import interval_of_run
 from sqlalchemy import Engine, text
 
+from tests.support.avro_values import record, written
 from tests.support.broker import AnyBroker
 from tests.support.cell_columns import cells
 from tests.support.fake_log import FakeLog
@@ -297,6 +301,18 @@ def steps(places: UiClient, path: str, **wish: Any) -> list[dict[str, Any]]:
         kept = {name: value for name, value in wish.items() if name in ("text", "key", "header", "count")}
         answers.append(places.json(path, **kept, **go_on))
     return answers
+
+
+def test_values_that_name_a_frozen_schema_are_shown_as_json(places: UiClient, engine: Engine, broker: AnyBroker) -> None:
+    order = record(("id", "long"), ("at", {"type": "long", "logicalType": "timestamp-millis"}))
+    frozen = Schema(reference=reference_to_id(7), type="AVRO", text=json.dumps(order))
+    pipeline = RealPipeline(broker.bootstrap, engine, partitions=1, parse="avro", settings={"registry": "http://127.0.0.1:9"})
+    with engine.begin() as connection:
+        freeze_schemas(connection, pipeline.ledger.pipeline(pipeline.name), {frozen.reference: frozen}, NOW)
+    pipeline.send([(10, written(7, order, {"id": 1, "at": at(10)})), (10, written(8, order, {"id": 1, "at": at(10)}))])
+    known, unknown = places.json(f"/api/topics/{pipeline.name}/records")["records"]
+    assert json.loads(known["value"]) == {"id": 1, "at": at(10).isoformat()}
+    assert unknown["value_base64"]
 
 
 def test_a_search_reads_its_span_in_bounded_steps_and_finds_each_record_once(

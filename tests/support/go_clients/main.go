@@ -1,6 +1,7 @@
-// Two Kafka clients in Go: `go_clients sarama|franz`. The lines of standard input are written to the partitions of a topic in turn,
-// and as many are read back; settings, in librdkafka's names, are one JSON object in SETTINGS, the topic is TOPIC. They log in by
-// SCRAM over TLS if there is a password. With GROUP they are read by a member of it at the same time, each line after a PAUSE.
+// Two Kafka clients in Go: `go_clients sarama|franz`; with `registry`, one of schema registries (registry.go). The lines of standard
+// input are written to the partitions of a topic in turn, and as many are read back; settings, in librdkafka's names, are one JSON
+// object in SETTINGS, the topic is TOPIC. They log in by SCRAM over TLS if there is a password. With GROUP the lines are read by a
+// member of it at the same time, each sent after a PAUSE.
 package main
 
 import (
@@ -38,7 +39,7 @@ func main() {
 	for lines := bufio.NewScanner(os.Stdin); lines.Scan(); {
 		values = append(values, lines.Text())
 	}
-	roundtrip := map[string]func([]string) []string{"sarama": withSarama, "franz": withFranz}[os.Args[1]]
+	roundtrip := map[string]func([]string) []string{"sarama": withSarama, "franz": withFranz, "registry": asksRegistry}[os.Args[1]]
 	for _, value := range roundtrip(values) {
 		fmt.Println(value)
 	}

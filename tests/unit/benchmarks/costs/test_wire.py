@@ -51,3 +51,10 @@ def test_errors_are_told_from_answers(broker: Harness) -> None:
     answer = ask(broker, ApiKey.FETCH, wire.FETCH_VERSION, wire.fetch_frame("t", 7, wait_ms=0))
     with pytest.raises(wire.Refused, match="t: Fetch was answered with error 1"):
         wire.fetched(answer, "t")
+
+
+def test_who_leads_is_read_from_metadata(broker: Harness) -> None:
+    for asked in (("t",), ()):
+        answer = ask(broker, ApiKey.METADATA, wire.METADATA_VERSION, wire.metadata_frame(*asked))
+        (topic,) = wire.metadata(answer).topics
+        assert (topic.name, topic.partitions[0].leader_id) == ("t", broker.engine.config.broker_id)

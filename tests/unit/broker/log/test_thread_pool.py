@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import threading
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -75,3 +76,23 @@ def test_closing_waits_for_the_kernel_too(tmp_path: Path) -> None:
     outcomes = flushed(pool, ticket_of(tmp_path))
     pool.close()
     assert outcomes == [None]
+
+
+def test_jobs_that_wait_for_each_other_run_together_and_keep_their_order() -> None:
+    pool, both = SystemThreadPool(1, 2, lambda: None), threading.Barrier(2)
+    outcomes: list[object] = []
+
+    def job(number: int) -> int:
+        both.wait(60)
+        return number
+
+    pool.store(lambda: pool.run_together([partial(job, 1), partial(job, 2)]), lambda *outcome: outcomes.append(outcome))
+    pool.close()
+    assert outcomes == [([1, 2], None)]
+
+
+def test_the_first_error_of_jobs_that_run_together_is_raised() -> None:
+    pool = SystemThreadPool(1, 2, lambda: None)
+    with pytest.raises(ZeroDivisionError):
+        pool.run_together([lambda: 1, lambda: 1 // 0, lambda: 2])
+    pool.close()

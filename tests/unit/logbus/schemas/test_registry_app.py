@@ -4,10 +4,17 @@ clients and the interface's description; each request goes to the registry that 
 
 from __future__ import annotations
 
+import socket
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
+from logbus.cli import main
+from logbus.exit_codes import ExitCode
+from logbus.schemas.registry_login import RegistryLogins, RegistryRights
 
+from tests.support.manual_clock import ManualClock
 from tests.support.registries import ListedStore, listed_registry
 
 NAME = '{"type":"record","name":"User","fields":[{"name":"name","type":"string"}]}'
@@ -171,3 +178,58 @@ def test_a_bad_body_is_refused_with_a_sentence(body: str) -> None:
     answer = listed_registry().post(USERS, content=body, headers={"Content-Type": "application/json"})
     assert answer.status_code in (400, 422)
     assert answer.json()["message"]
+
+
+class ListedLogins(RegistryLogins):
+    """Logins whose broker is a table; `asked_times` counts the questions."""
+
+    def __init__(self, rights: Mapping[str, RegistryRights], clock: ManualClock) -> None:
+        super().__init__({}, "_schemas", clock=clock.monotonic)
+        self._rights, self.asked_times = rights, 0
+
+    def _ask(self, user: str, password: str) -> RegistryRights:
+        self.asked_times += 1
+        return self._rights.get(f"{user}:{password}", RegistryRights(refusal="name or password is wrong"))
+
+
+def test_who_may_only_read_registers_nothing_and_strangers_see_nothing() -> None:
+    rights = {"reader:r": RegistryRights(operations=frozenset({"Read"})), "nobody:n": RegistryRights()}
+    logins = ListedLogins(rights, ManualClock())
+    client = listed_registry(logins=logins)
+    statuses = {}
+    for user in (None, ("reader", "wrong"), ("nobody", "n"), ("reader", "r")):
+        answers = client.get("/subjects", auth=user), client.post(USERS, json=avro(NAME), auth=user)
+        statuses[user] = [answer.status_code for answer in answers]
+    assert statuses == {
+        None: [401, 401],
+        ("reader", "wrong"): [401, 401],
+        ("nobody", "n"): [403, 403],
+        ("reader", "r"): [200, 403],
+    }
+    assert logins.asked_times == 3
+    assert client.get("/subjects").headers["WWW-Authenticate"].startswith("Basic")
+    assert client.get("/healthz").status_code == 200
+
+
+def test_what_a_user_may_is_asked_again_after_a_minute() -> None:
+    clock = ManualClock()
+    logins = ListedLogins({"reader:r": RegistryRights(operations=frozenset({"Read"}))}, clock)
+    client = listed_registry(logins=logins)
+    for seconds in (0, 30, 31):
+        clock.advance_ms(1000 * seconds)
+        assert client.get("/subjects", auth=("reader", "r")).status_code == 200
+    assert logins.asked_times == 2
+
+
+@pytest.mark.parametrize("words", [["--host", "0.0.0.0"], ["--host", "0.0.0.0", "--login"]])
+def test_beyond_loopback_it_starts_only_with_logins_and_tls(words: list[str]) -> None:
+    result = CliRunner().invoke(main, ["registry", "serve", "--port", "0", *words])
+    assert result.exit_code == ExitCode.FAILED
+    assert "--login and --certificate" in result.output
+
+
+def test_a_port_that_is_taken_is_named() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        result = CliRunner().invoke(main, ["registry", "serve", "--port", str(port)])
+    assert f"port {port} of 127.0.0.1 is in use" in result.output
