@@ -411,6 +411,7 @@ async def _body(request: Request) -> Mapping[str, Any]:
         chunks.append(chunk)
     try:
         body = json.loads(b"".join(chunks))
+        compact(body).encode()  # half a character, \ud800, could neither be stored nor answered
     except (ValueError, RecursionError) as error:
         raise HTTPException(400, f"the body is not JSON: {error}") from None
     if not isinstance(body, dict):

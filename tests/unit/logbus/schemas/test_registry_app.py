@@ -172,12 +172,30 @@ def test_a_page_of_a_website_cannot_send_a_body_unasked(kind: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "body", ["", "[]", "{", "null", '{"schema":5,"references":7}', '{"schema":"\\"int\\"","references":[{"name":"a"}]}']
+    "body",
+    [
+        "",
+        "[]",
+        "{",
+        "null",
+        '{"schema":"\\ud800"}',
+        '{"schema":"\\"\\\\ud800\\""}',
+        '{"schema":5,"references":7}',
+        '{"schema":"\\"int\\"","references":[{"name":"a"}]}',
+    ],
 )
 def test_a_bad_body_is_refused_with_a_sentence(body: str) -> None:
     answer = listed_registry().post(USERS, content=body, headers={"Content-Type": "application/json"})
     assert answer.status_code in (400, 422)
     assert answer.json()["message"]
+
+
+@pytest.mark.parametrize("levels", [201, 900, 5_000])
+@pytest.mark.parametrize("kind", ["AVRO", "JSON"])
+def test_a_schema_that_is_nested_too_deeply_is_refused(kind: str, levels: int) -> None:
+    text = '{"type":"array","items":' * levels + '"int"' + "}" * levels
+    answer = listed_registry().post(USERS, json=avro(text, schemaType=kind))
+    assert (answer.status_code, answer.json()["error_code"]) == (422, 42201)
 
 
 class ListedLogins(RegistryLogins):
