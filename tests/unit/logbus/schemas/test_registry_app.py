@@ -5,14 +5,17 @@ clients and the interface's description; each request goes to the registry that 
 from __future__ import annotations
 
 import socket
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
 from logbus.cli import main
+from logbus.errors import BrokerUnavailable
 from logbus.exit_codes import ExitCode
 from logbus.schemas.registry_login import RegistryLogins, RegistryRights
+from logbus.schemas.registry_state import Entry
 
 from tests.support.manual_clock import ManualClock
 from tests.support.registries import ListedStore, listed_registry
@@ -251,3 +254,23 @@ def test_a_port_that_is_taken_is_named() -> None:
         port = server.getsockname()[1]
         result = CliRunner().invoke(main, ["registry", "serve", "--port", str(port)])
     assert f"port {port} of 127.0.0.1 is in use" in result.output
+
+
+class StoreWithoutBroker(ListedStore):
+    """Its broker does not answer."""
+
+    @contextmanager
+    def writing(self) -> Iterator[Callable[[Sequence[Entry]], None]]:
+        raise BrokerUnavailable("the broker at HOST:9092 did not answer: check that it runs")
+        yield
+
+
+def test_without_the_broker_changes_fail_with_the_reason_and_look_ups_are_answered() -> None:
+    store = StoreWithoutBroker()
+    client = listed_registry(store)
+    answer = client.post(USERS, json=avro(NAME))
+    assert (answer.status_code, answer.json()) == (
+        500,
+        error(50001, "the broker at HOST:9092 did not answer: check that it runs"),
+    )
+    assert client.get("/subjects").json() == []
