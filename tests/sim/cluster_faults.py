@@ -159,8 +159,10 @@ class ClusterFaults(Faults):
             self._power_cut(one, fault)
 
     def _may_lose(self, *brokers: int) -> bool:
-        """Once in a history, and only if another broker has what was acknowledged, too."""
-        return "disk" not in self._powerless and self._survives_one and self._invariants.can_do_without(*brokers)
+        """Once in a history, and only if another broker has what was acknowledged, too. Not while ZooKeeper is older: a disk that
+        has not seen more than that does not know it."""
+        is_first = "disk" not in self._powerless and self._newest is None
+        return is_first and self._survives_one and self._invariants.can_do_without(*brokers)
 
     def _lose_disk(self, node: SimNode, change: Callable[[], None]) -> None:
         self._powerless["disk"] = None
@@ -181,8 +183,7 @@ class ClusterFaults(Faults):
         self._later(fault, partial(self._put_back, node, node.disk.copy(), fault))
 
     def _put_back(self, node: SimNode, tree: Directory, fault: Fault) -> None:
-        """Not while ZooKeeper is older, too: a broker cannot know what this directory has not seen."""
-        if self._newest is None and self._may_lose(self._nodes.index(node)):
+        if self._may_lose(self._nodes.index(node)):
             self._lose_disk(node, partial(node.disk.put_back, tree, as_files=bool(fault.amount & 1)))
             self._world.after(20 * MS, node.start)
 

@@ -1,4 +1,4 @@
-"""What the files of a data directory hold: `python -m logbus_broker verify` and `dump`. Nothing is changed.
+"""What the files of a data directory hold: `python -m logbus_broker verify` and `dump-log`. Nothing is changed.
 
 `verify` reads every file and reports what is wrong, with file and position. The checksum of every batch is verified, which
 startup does only after the recovery point: so this finds a byte that the disk has corrupted in an old segment. Offsets must
@@ -6,7 +6,7 @@ ascend, without gaps where nothing was compacted; indexes that claim to belong t
 checkpoints and snapshots must be readable. The directory may be in use: then the end of each log is still being written, segments
 are created and deleted, and neither is a fault.
 
-`dump` prints the content of one file, line by line as Apache Kafka's DumpLogSegments does, so that both can be compared: a
+`dump-log` prints the content of one file, line by line as Apache Kafka's DumpLogSegments does, so that both can be compared: a
 segment up to the first position without a batch, with checksums verified, and records only on request.
 """
 

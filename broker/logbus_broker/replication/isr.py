@@ -189,7 +189,7 @@ def takes_records(progress: led_partition.PartitionProgress, now: float) -> bool
     return successor.written < progress.end_offset and now - successor.caught_up_at > _KEEPS_UP_SECONDS
 
 
-def propose_handover(progress: led_partition.PartitionProgress) -> Proposal | None:
+def propose_handover(progress: led_partition.PartitionProgress, now: float) -> Proposal | None:
     """A planned change of leader, carried out by the old one: the state in which the successor leads, once it has everything.
     Nothing is lost by it, not even what was acknowledged with acks=1. Pure.
 
@@ -198,10 +198,16 @@ def propose_handover(progress: led_partition.PartitionProgress) -> Proposal | No
     new leader, with the next epoch. In Kafka the old leader is informed afterwards, and what was not fetched by then is
     truncated.
 
+    It waits a moment for the other members, too, as long as they keep up: what producers wait for is then acknowledged. Told that
+    another broker leads, they would send again what is stored, and one that is not idempotent would store it twice.
+
     The successor's incarnation is checked in the same transaction: another process of it may have lost what this one had. A
     request that leads to nothing is withdrawn by the controller after five seconds."""
     state, successor = progress.state, _successor(progress)
     if successor is None or successor.written < progress.end_offset:
+        return None
+    members = (follower for broker, follower in progress.followers.items() if broker in state.isr)
+    if any(member.written < progress.end_offset and now - member.caught_up_at <= _KEEPS_UP_SECONDS for member in members):
         return None
     assert state.handover_to is not None, "there is a successor"
     new = replace(

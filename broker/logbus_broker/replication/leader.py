@@ -306,8 +306,9 @@ class Leader:
         """Propose a change if the state should be different."""
         if led.is_over or self._proposals.is_pending(led):
             return
+        now = self._clock.monotonic()
         departures = led.progress.departures(
-            self._clock.monotonic(),
+            now,
             lag_seconds=self._lag_seconds,
             gone_seconds=self._gone_seconds,
             gone_since=lambda broker: self.server.gone_since.get(broker, inf),
@@ -318,7 +319,7 @@ class Leader:
         proposal = (
             propose_isr(led.progress, departures, may_belong)
             or propose_stepping_down(led.progress, may_belong)
-            or propose_handover(led.progress)
+            or propose_handover(led.progress, now)
         )
         if proposal is not None:
             self._proposals.offer(led, proposal)

@@ -242,7 +242,7 @@ class ReplicaServer:
             self.on_deleted(led)
         if (
             session.replica_id not in progress.state.isr
-            or session.replica_id == progress.state.handover_to
+            or progress.state.handover_to is not None
             or part.is_impaired
             or progress.is_impaired
         ):

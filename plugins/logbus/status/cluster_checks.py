@@ -6,6 +6,7 @@ from one of them, or why a log cannot be used, is on their /health pages, where 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -154,21 +155,28 @@ def _zookeeper(reading: ClusterReading) -> Iterator[Finding]:
         advice = "curl http://HOST:PORT/health at each broker, of its logbus.metrics.listener; brokers of Apache Kafka have none"
         yield note("cluster", "no broker shows its /health to this machine", advice)
     advice = "start more of its servers, and compare zookeeper.connect; if its data was lost: docs/cluster.md"
-    for broker, line in _said_by_brokers(reading):
+    for brokers, line in _said_by_brokers(reading):
         if ZOOKEEPER in line:
-            yield error("cluster", f"broker {broker}: {line}", advice)
+            yield error("cluster", f"{brokers}: {line}", advice)
 
 
 def _health(reading: ClusterReading) -> Iterator[Finding]:
-    for broker, line in _said_by_brokers(reading):
+    for brokers, line in _said_by_brokers(reading):
         if ZOOKEEPER not in line:
-            yield error("cluster", f"broker {broker}: {line}", "docs/at-three-in-the-morning.md has what to type")
+            yield error("cluster", f"{brokers}: {line}", "docs/at-three-in-the-morning.md has what to type")
 
 
-def _said_by_brokers(reading: ClusterReading) -> Iterator[tuple[int, str]]:
+DURATION = re.compile(r" for \d+ s\b")
+
+
+def _said_by_brokers(reading: ClusterReading) -> Iterator[tuple[str, str]]:
+    """Each line with those who say it, however long it has lasted for each."""
+    by_text: dict[str, dict[int, str]] = {}
     for broker, lines in sorted(reading.troubles.items()):
         for line in lines:
-            yield broker, line
+            by_text.setdefault(DURATION.sub("", line), {})[broker] = line
+    for said_by in by_text.values():
+        yield f"broker {', '.join(map(str, said_by))}", next(iter(said_by.values()))
 
 
 def _disk(reading: ClusterReading) -> Iterator[Finding]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -43,7 +42,8 @@ from logbus_broker.config.parsers import AUTHORIZERS
 from logbus_broker.security.state import AUDIT_TOPIC
 
 from tests.support import logins
-from tests.support.programs import built, program_or_skip
+from tests.support.other_languages import Command, franz_go, kafkajs, roundtrip, sarama
+from tests.support.programs import program_or_skip
 from tests.support.scraping import metrics_settings, scrape
 from tests.support.secured_logbus import ENDING, OPEN, SecuredLogbus, of_python
 
@@ -135,27 +135,6 @@ def kcat(settings: dict[str, str], topic: str) -> list[bytes]:
     return run("-C", "-t", topic, "-p", "0", "-o", "beginning", "-e", "-q").splitlines()
 
 
-def other_language(command: list[str], settings: dict[str, str], topic: str) -> list[bytes]:
-    environment = {**os.environ, "SETTINGS": json.dumps(settings), "TOPIC": topic}
-    lines = b"\n".join(VALUES)
-    done = subprocess.run(command, input=lines, env=environment, capture_output=True, timeout=PATIENCE_SECONDS, check=False)
-    if done.returncode:
-        raise RuntimeError(done.stderr.decode())
-    return done.stdout.splitlines()
-
-
-def sarama(settings: dict[str, str], topic: str) -> list[bytes]:
-    return other_language([f"{built('go_clients').name}/go_clients", "sarama"], settings, topic)
-
-
-def franz_go(settings: dict[str, str], topic: str) -> list[bytes]:
-    return other_language([f"{built('go_clients').name}/go_clients", "franz"], settings, topic)
-
-
-def kafkajs(settings: dict[str, str], topic: str) -> list[bytes]:
-    return other_language([program_or_skip("node"), f"{built('kafkajs_client').name}/client.js"], settings, topic)
-
-
 @pytest.mark.parametrize(
     ("listener", "mechanism"),
     [("SASL_PLAINTEXT", "SCRAM-SHA-256"), ("SASL_SSL", "SCRAM-SHA-256"), ("SASL_SSL", "SCRAM-SHA-512"), ("SASL_SSL", "PLAIN")],
@@ -169,13 +148,13 @@ def test_a_client_that_logs_in_writes_and_reads(broker: SecuredLogbus, client: R
 @pytest.mark.long
 @pytest.mark.parametrize("client", [sarama, franz_go, kafkajs])
 def test_clients_in_other_languages_log_in_over_tls_and_say_that_a_password_is_wrong(
-    broker: SecuredLogbus, client: Roundtrip
+    broker: SecuredLogbus, client: Command
 ) -> None:
     for mechanism in ("SCRAM-SHA-256", "SCRAM-SHA-512"):
         settings = broker.client_settings(logins.USER, mechanism, listener="SASL_SSL")
-        assert client(settings, f"of-{client.__name__}-{mechanism}") == VALUES
+        assert roundtrip(client, VALUES, f"of-{client.__name__}-{mechanism}", settings) == VALUES
         with pytest.raises(RuntimeError, match=r"(?i)authentication failed|SASL_AUTHENTICATION_FAILED|invalid credentials"):
-            client(settings | {"sasl.password": "wrong"}, "never")
+            roundtrip(client, VALUES, "never", settings | {"sasl.password": "wrong"})
 
 
 def test_a_client_logs_in_by_a_token_of_the_issuer(broker: SecuredLogbus) -> None:

@@ -337,23 +337,36 @@ def test_no_records_are_taken_once_the_heir_has_everything() -> None:
 def test_the_lead_is_given_to_the_process_that_has_everything() -> None:
     progress = handing_over()
     progress.fetched(1, 3, 19, 19, 5.0)
-    assert propose_handover(progress) is None
+    assert propose_handover(progress, 5.0) is None
     progress.fetched(1, 3, 20, 10, 6.0)
-    proposal = propose_handover(progress)
+    proposal = propose_handover(progress, 6.0)
     assert proposal is not None
     assert proposal.state == replace(HANDING_OVER, leader=1, leader_epoch=2, handover_to=None, version=1)
     assert (proposal.additions, proposal.incarnations) == ({}, {1: 3})
 
 
+def test_a_member_that_keeps_up_is_waited_for_so_that_producers_have_their_answers() -> None:
+    progress = handing_over()
+    for broker in (1, 2):
+        progress.fetched(broker, 3, 20, 20, 5.0)
+    progress.written(30, 6.0)
+    progress.fetched(1, 3, 30, 30, 6.1)
+    assert propose_handover(progress, 6.9) is None
+    assert propose_handover(progress, 7.1) is not None, "it has not kept up"
+    progress.fetched(2, 3, 30, 30, 7.2)
+    assert progress.replicated_offset == 30
+    assert propose_handover(progress, 7.2) is not None
+
+
 def test_the_lead_is_not_given_to_one_that_is_not_in_sync() -> None:
     progress = led_partition(state=replace(HANDING_OVER, isr=(0, 2))).progress
     progress.fetched(1, 3, 10, 10, 5.0)
-    assert propose_handover(progress) is None
+    assert propose_handover(progress, 5.0) is None
     assert takes_records(progress, 5.0)
 
 
 def test_who_is_asked_for_nothing_gives_nothing() -> None:
     progress = led_partition().progress
     progress.fetched(1, 3, 10, 10, 5.0)
-    assert propose_handover(progress) is None
+    assert propose_handover(progress, 5.0) is None
     assert takes_records(progress, 5.0)

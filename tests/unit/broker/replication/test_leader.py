@@ -180,6 +180,9 @@ def test_the_lead_is_handed_over_when_the_heir_has_everything(scene: Scene) -> N
     assert scene.stored().version == 1
     heir.send(asks(5))
     scene.run(0.2)
+    assert scene.stored().version == 1, "the other member is about to have it, too"
+    other.send(asks(5))
+    scene.run(0.2)
     assert scene.stored() == replace(STATE, leader=2, leader_epoch=2, version=2)
     heir.send(asks(0))
     assert not scene.leader.takes_records(scene.partition), "nothing is taken once the other may lead"

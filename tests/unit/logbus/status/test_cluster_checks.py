@@ -75,6 +75,8 @@ def test_what_brokers_say_on_their_pages_is_told_by_matter() -> None:
     assert health.message == "broker 2: t-0 is offline: its disk failed; broker 2: b failed"
     with pytest.raises(UnderReplicated, match="broker 1: ZooKeeper"):
         raise_if_unwell(reading, by_matter(reading))
+    both = ClusterReading(facts=WELL, troubles={1: troubles[1], 2: ("ZooKeeper at z:1 has not answered for 8 s",)})
+    assert [finding.message for finding in cluster_findings(both)] == ["broker 1, 2: ZooKeeper at z:1 has not answered for 9 s"]
 
 
 def test_a_throttle_is_left_behind_only_once_nothing_moves() -> None:
