@@ -31,7 +31,7 @@ HOURS = 6
 VIEWS_PER_HOUR = 5
 PAGE_VIEWS, BY_HOUR, BY_DAY, SIZES = "page_views", "page_views_by_hour", "page_views_by_day", "page_views_partition_sizes"
 WHOLE_DAY, REST_OF_DAY, LATE = "page_views_proven_day", "page_views_catchup", "late"
-VISITS, MAINTENANCE = "visits", "logbus_maintenance"
+VISITS, MAINTENANCE, PER_MINUTE = "visits", "logbus_maintenance", "page_views_per_minute"
 SHORT_DAY = Interval(datetime(2015, 3, 28, 23, tzinfo=UTC), datetime(2015, 3, 29, 22, tzinfo=UTC))  # of Berlin: 23 hours
 LINK = "Window in the ledger"
 Rows = Callable[[str], list[Any]]
@@ -90,6 +90,7 @@ def asked(stack: LocalStack, api: AirflowApi, backfilled: list[ApiDagRun]) -> di
     airflow_runs.unpause_without_the_hour_that_is_due(api, VISITS)
     api.request("POST", "/api/v2/backfills", json={"dag_id": VISITS, "from_date": day, "to_date": day, "max_active_runs": 1})
     runs = {name: airflow_runs.ask_for_run(api, name, Interval(at(0), at(1))) for name in (SIZES, LATE)}
+    api.unpause(PER_MINUTE)  # not before the backfill: the audit of the rest of the day starts one run for all that is loaded
     runs[REST_OF_DAY] = api.trigger(REST_OF_DAY, conf={"since": instant_text(at(HOURS)), "until": instant_text(at(24))})
     api.unpause(REST_OF_DAY)
     runs[MAINTENANCE] = api.trigger(MAINTENANCE)
@@ -164,6 +165,20 @@ def test_a_day_runs_once_when_the_keys_of_all_of_its_hours_are_there(
     done = api.xcom(run, "report")
     assert (done["day"], done["views"]) == ("2015-05-17", VIEWS_PER_HOUR * HOURS)
     assert done["complete_until"] >= instant_text(at(HOURS - 1))  # the last hour is loaded again meanwhile
+
+
+def test_an_aggregate_is_computed_after_loads_and_each_of_its_hours_is_an_event_with_a_key(
+    asked: dict[str, ApiDagRun], api: AirflowApi, rows: Rows
+) -> None:
+    finished(api, asked[REST_OF_DAY])
+    airflow_runs.wait_for_runs(api, PER_MINUTE, 1, kind="")
+    api.pause(PER_MINUTE)
+    views, end = VIEWS_PER_HOUR * HOURS, instant_text(at(HOURS))
+    assert rows(f"select count(*), sum(views) from {PER_MINUTE} where window_start < '{end}'") == [(views, views)]
+    named = {"uri_pattern": f"x-logbus://aggregate/{PER_MINUTE}/hours"}
+    [asset] = api.request("GET", "/api/v2/assets", params=named)["assets"]
+    events = api.request("GET", "/api/v2/assets/events", params={"asset_id": asset["id"], "limit": 100})["asset_events"]
+    assert {event["partition_key"] for event in events} >= {f"{at(hour):%Y-%m-%dT%H:%M:%S}" for hour in range(HOURS)}
 
 
 def test_the_table_is_an_asset_under_its_own_name(backfilled: list[ApiDagRun], stack: LocalStack, api: AirflowApi) -> None:

@@ -61,6 +61,7 @@ _CONNECT_SECONDS_MAX = 0.5  # kazoo would wait a whole session for one host that
 _DRAIN_SECONDS = 0.003  # per turn
 _RESTART_SECONDS = 1.0  # between a failure of kazoo's thread and the next attempt
 _LOOP_POLL_SECONDS = 0.1
+_ACCEPTED_IN_VAIN = 10  # connections in a row without a session, before that is logged: a server that starts does a few
 _NO_VERSION = -1
 _ANSWER_SECONDS_MAX = 60.0  # of a command: a session and its back-off; longer is an absent ZooKeeper
 
@@ -285,6 +286,7 @@ class ZooKeeperStore:
 
     def _state_changed(self, state: str) -> None:
         if state == KazooState.CONNECTED:
+            self._handler.accepted = 0
             self._post(self._connected, self._client.client_id[0])
             self._is_connected = True
         elif self._is_connected and not self._handler.is_closing:  # LOST follows SUSPENDED, or replaces it
@@ -308,6 +310,7 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
         self.arrived = arrived
         self._encrypt = encrypt
         self.is_closing = False
+        self.accepted = 0  # connections since the last session
 
     @property
     def running(self) -> bool:
@@ -328,6 +331,14 @@ class _Handler(SequentialThreadingHandler):  # type: ignore[misc]
 
     def create_connection(self, *args: Any, hostname: str, timeout: float, **options: Any) -> Any:
         sock = super().create_connection(*args, timeout=min(timeout, _CONNECT_SECONDS_MAX), **options)
+        self.accepted += 1
+        if self.accepted == _ACCEPTED_IN_VAIN:
+            # It refuses a client that has seen newer data than its own, without a word to that client.
+            logger.error(
+                "ZooKeeper at %s accepts connections, and ends each of them: either it has no majority of its servers, or it has "
+                "lost data that this broker has seen; its own log says which",
+                hostname,
+            )
         if self._encrypt is None:
             return sock
         try:

@@ -62,18 +62,20 @@ def _problems_with(level: Level, new: ResolvedSchema, old: ResolvedSchema) -> li
         of_kinds = f"Incompatible because of different schema type: {old.schema.kind.value} to {new.schema.kind.value}"
         return [of_kinds] if level.new_reads_old or level.old_reads_new else []
     read_problems = READERS[new.schema.kind]
-    problems = read_problems(new, old) if level.new_reads_old else []
-    return problems + (read_problems(old, new) if level.old_reads_new else [])
+    try:
+        problems = read_problems(new, old) if level.new_reads_old else []
+        return problems + (read_problems(old, new) if level.old_reads_new else [])
+    except InvalidText as error:  # stored by another registry, whose library takes more
+        return [_described("NOT_UNDERSTOOD", str(error), "/")]
+    except RecursionError:
+        return [_described("NOT_UNDERSTOOD", "nested too deeply to be compared", "/")]
 
 
 def avro_problems(reader: ResolvedSchema, writer: ResolvedSchema) -> list[str]:
     from avro.compatibility import ReaderWriterCompatibilityChecker, SchemaCompatibilityType
 
-    try:
-        checker = ReaderWriterCompatibilityChecker()
-        result = checker.get_compatibility(reader=avro_schema(reader), writer=avro_schema(writer))
-    except InvalidText as error:  # stored by another registry, whose library takes more
-        return [_described("NOT_UNDERSTOOD", str(error), "/")]
+    checker = ReaderWriterCompatibilityChecker()
+    result = checker.get_compatibility(reader=avro_schema(reader), writer=avro_schema(writer))
     if result.compatibility is SchemaCompatibilityType.compatible:
         return []
     kinds = ", ".join(kind.name.upper() for kind in result.incompatibilities)
@@ -91,10 +93,7 @@ def json_problems(reader: ResolvedSchema, writer: ResolvedSchema) -> list[str]:
 
 
 def protobuf_problems(reader: ResolvedSchema, writer: ResolvedSchema) -> list[str]:
-    try:
-        files = protobuf_files(reader), protobuf_files(writer)
-    except InvalidText as error:
-        return [_described("NOT_UNDERSTOOD", str(error), "/")]
+    files = protobuf_files(reader), protobuf_files(writer)
     return [_described(*problem) for problem in protobuf_compatibility.reading_problems(*files)]
 
 

@@ -33,6 +33,7 @@ DEPENDENT = frozenset(
     )
 )
 DEPTH_MAX = 60  # of subschemas in each other; Python's own limit is not far
+COMPARISONS_MAX = 20_000  # alternatives in alternatives multiply; a schema of a thousand properties has some thousand
 ANY: Mapping[str, Any] = {}
 NOTHING: Mapping[str, Any] = {"not": {}}
 TYPE_KEYWORDS: Mapping[str, str] = {
@@ -126,13 +127,16 @@ class SchemaComparison:
 
     def __init__(self) -> None:
         self._open: set[tuple[str, str]] = set()
+        self._comparisons = 0
 
     def problems(self, reader: Subschema, writer: Subschema, path: str) -> list[ReadingProblem]:
         pair = (_identity(reader), _identity(writer))
         if pair in self._open:
             return []
-        if len(self._open) > DEPTH_MAX:
-            return [ReadingProblem("NOT_UNDERSTOOD", f"more than {DEPTH_MAX} levels", path)]
+        self._comparisons += 1
+        if len(self._open) > DEPTH_MAX or self._comparisons > COMPARISONS_MAX:
+            limits = f"more than {DEPTH_MAX} levels, or {COMPARISONS_MAX:,} pairs"
+            return [ReadingProblem("NOT_UNDERSTOOD", f"too much to compare: {limits}", path)]
         self._open.add(pair)
         try:
             return self._compared(reader, writer, path)

@@ -359,7 +359,7 @@ def make_app(registry: SchemaRegistry, *, logins: RegistryLogins | None, hosts: 
     app = Starlette(
         routes=[*(route(*line) for line in ROUTES), Route("/healthz", health)],
         middleware=[Middleware(TrustedHostMiddleware, allowed_hosts=list(hosts), www_redirect=False)],
-        exception_handlers={HTTPException: _http_error, RegistryRefusal: _http_error, Exception: _defect},
+        exception_handlers={HTTPException: _http_error, errors.LogbusError: _http_error, Exception: _defect},
     )
     return RawPaths(app)
 
@@ -411,6 +411,7 @@ async def _body(request: Request) -> Mapping[str, Any]:
         chunks.append(chunk)
     try:
         body = json.loads(b"".join(chunks))
+        compact(body).encode()  # half a character, \ud800, could neither be stored nor answered
     except (ValueError, RecursionError) as error:
         raise HTTPException(400, f"the body is not JSON: {error}") from None
     if not isinstance(body, dict):
@@ -425,6 +426,8 @@ def _json(value: Any, status: int = 200, headers: Mapping[str, str] | None = Non
 def _http_error(request: Request, error: Exception) -> Response:
     if isinstance(error, RegistryRefusal):
         return _json({"error_code": error.code, "message": str(error)}, error.status)
+    if isinstance(error, errors.LogbusError):  # the broker is away, or has changed what it allows
+        return _json({"error_code": refusals.STORE_FAILED, "message": str(error)}, 500)
     assert isinstance(error, HTTPException)
     standard = error.detail if error.status_code not in (404, 405) else f"HTTP {error.status_code} {error.detail}"
     return _json({"error_code": error.status_code, "message": standard}, error.status_code, error.headers)

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from avro.schema import Schema as AvroSchema
     from google.protobuf.descriptor_pb2 import FileDescriptorProto
 
+NESTING_MAX = 200  # of JSON: what reads and compares schemas calls itself for each level, and Python allows a thousand calls
 PROTOC_SECONDS_MAX = 60.0  # it takes a tenth of a second; more than this and the machine is in trouble
 COMPILED_MAX = 1_000  # files that are remembered: a check compares with the same earlier versions again and again
 FILE_NAME = "default"  # of a .proto file that has no name, as Confluent calls it
@@ -99,7 +100,7 @@ def checked(resolved: ResolvedSchema, *, normalize: bool = False) -> SchemaText:
     schema = resolved.schema
     try:
         text = FORMS[schema.kind](resolved, normalize)
-    except InvalidText as error:
+    except (InvalidText, RecursionError) as error:
         raise RegistryRefusal(INVALID_SCHEMA, kind=schema.kind.value, details=error) from None
     references = tuple(sorted(schema.references, key=lambda reference: reference.name)) if normalize else schema.references
     return SchemaText(kind=schema.kind, text=text, references=references, metadata=schema.metadata)
@@ -111,9 +112,24 @@ class InvalidText(errors.LogbusError):
 
 def parsed_json(text: str) -> Any:
     try:
-        return json.loads(text)
+        value = json.loads(text)
+        compact(value).encode()
+    except UnicodeEncodeError:
+        raise InvalidText("it has half of a character: a surrogate without the other one") from None
     except (ValueError, RecursionError) as error:
         raise InvalidText(f"it is not JSON: {error}") from None
+    if depth(value) > NESTING_MAX:
+        raise InvalidText(f"it is nested deeper than {NESTING_MAX} levels")
+    return value
+
+
+def depth(value: Any) -> int:
+    """How many objects and arrays are in each other."""
+    level, layer = 0, [value]
+    while layer := [part for part in layer if isinstance(part, dict | list)]:
+        level += 1
+        layer = [inner for part in layer for inner in (part.values() if isinstance(part, dict) else part)]
+    return level
 
 
 def compact(value: Any, *, is_sorted: bool = False) -> str:

@@ -140,7 +140,7 @@ def test_closing_beside_a_dead_server_holds_nobody_up(
     assert waited == [True], "whoever closes does not wait for kazoo"
 
 
-def test_a_server_that_has_lost_all_its_data_is_not_taken_for_the_old_one() -> None:
+def test_a_server_that_has_lost_all_its_data_is_not_taken_for_the_old_one(caplog: pytest.LogCaptureFixture) -> None:
     with RunningZooKeeper() as wiped:
         (server,) = wiped.servers
         with RealStores(server.port, "/cluster") as stores:
@@ -155,3 +155,4 @@ def test_a_server_that_has_lost_all_its_data_is_not_taken_for_the_old_one() -> N
             stores.until(lambda: bool(found))
             assert isinstance(found[0], Unknown)
             assert len(client.sessions()) == 1
+            stores.until(lambda: "or it has lost data that this broker has seen" in caplog.text)

@@ -218,3 +218,14 @@ def test_a_message_names_version_level_and_what_was_not_understood() -> None:
     assert "NOT_UNDERSTOOD" in problems[0]
     assert "the keyword not" in problems[0]
     assert problems[1:] == ["{oldSchemaVersion: 7}", '{oldSchema: \'{"type":"integer"}\'}', "{compatibility: 'BACKWARD'}"]
+
+
+@pytest.mark.parametrize("kind", ["AVRO", "JSON"])
+def test_what_is_too_deep_to_compare_is_not_compatible(kind: str) -> None:
+    texts = ['{"type":"array","items":' * 199 + inner + "}" * 199 for inner in ('{"type":"int"}', '{"type":"long"}')]
+    reader, writer = (
+        resolved(kind, text.replace('"int"', '"integer"').replace('"long"', '"number"') if kind == "JSON" else text)
+        for text in texts
+    )
+    problems = problems_of("BACKWARD", reader, [EarlierSchema(version=1, resolved=writer)])
+    assert "NOT_UNDERSTOOD" in problems[0] or "TYPE_MISMATCH" in problems[0]

@@ -5,14 +5,17 @@ clients and the interface's description; each request goes to the registry that 
 from __future__ import annotations
 
 import socket
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
 from logbus.cli import main
+from logbus.errors import BrokerUnavailable
 from logbus.exit_codes import ExitCode
 from logbus.schemas.registry_login import RegistryLogins, RegistryRights
+from logbus.schemas.registry_state import Entry
 
 from tests.support.manual_clock import ManualClock
 from tests.support.registries import ListedStore, listed_registry
@@ -172,12 +175,30 @@ def test_a_page_of_a_website_cannot_send_a_body_unasked(kind: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "body", ["", "[]", "{", "null", '{"schema":5,"references":7}', '{"schema":"\\"int\\"","references":[{"name":"a"}]}']
+    "body",
+    [
+        "",
+        "[]",
+        "{",
+        "null",
+        '{"schema":"\\ud800"}',
+        '{"schema":"\\"\\\\ud800\\""}',
+        '{"schema":5,"references":7}',
+        '{"schema":"\\"int\\"","references":[{"name":"a"}]}',
+    ],
 )
 def test_a_bad_body_is_refused_with_a_sentence(body: str) -> None:
     answer = listed_registry().post(USERS, content=body, headers={"Content-Type": "application/json"})
     assert answer.status_code in (400, 422)
     assert answer.json()["message"]
+
+
+@pytest.mark.parametrize("levels", [201, 900, 5_000])
+@pytest.mark.parametrize("kind", ["AVRO", "JSON"])
+def test_a_schema_that_is_nested_too_deeply_is_refused(kind: str, levels: int) -> None:
+    text = '{"type":"array","items":' * levels + '"int"' + "}" * levels
+    answer = listed_registry().post(USERS, json=avro(text, schemaType=kind))
+    assert (answer.status_code, answer.json()["error_code"]) == (422, 42201)
 
 
 class ListedLogins(RegistryLogins):
@@ -233,3 +254,23 @@ def test_a_port_that_is_taken_is_named() -> None:
         port = server.getsockname()[1]
         result = CliRunner().invoke(main, ["registry", "serve", "--port", str(port)])
     assert f"port {port} of 127.0.0.1 is in use" in result.output
+
+
+class StoreWithoutBroker(ListedStore):
+    """Its broker does not answer."""
+
+    @contextmanager
+    def writing(self) -> Iterator[Callable[[Sequence[Entry]], None]]:
+        raise BrokerUnavailable("the broker at HOST:9092 did not answer: check that it runs")
+        yield
+
+
+def test_without_the_broker_changes_fail_with_the_reason_and_look_ups_are_answered() -> None:
+    store = StoreWithoutBroker()
+    client = listed_registry(store)
+    answer = client.post(USERS, json=avro(NAME))
+    assert (answer.status_code, answer.json()) == (
+        500,
+        error(50001, "the broker at HOST:9092 did not answer: check that it runs"),
+    )
+    assert client.get("/subjects").json() == []
