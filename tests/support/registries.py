@@ -46,7 +46,9 @@ class ListedStore:
             self.records.append((key, value))
 
 
-def listed_registry(store: ListedStore | None = None, logins: RegistryLogins | None = None) -> TestClient:
+def listed_registry(
+    store: ListedStore | None = None, logins: RegistryLogins | None = None, hosts: Sequence[str] = ("*",)
+) -> TestClient:
     """Answers requests in this process."""
     registry = SchemaRegistry(store or ListedStore())  # type: ignore[arg-type]
-    return TestClient(make_app(registry, logins=logins), raise_server_exceptions=False)
+    return TestClient(make_app(registry, logins=logins, hosts=hosts), raise_server_exceptions=False)

@@ -299,8 +299,8 @@ class FailureDetector:
 
     That is reason enough for an election, which is safe at any time, and for nothing else. One answer clears a broker, as does a
     newer process with its id. A port that refuses now and then, behind a proxy for instance, must not move leadership back and
-    forth: a broker that was cleared is not suspected again within SUSPECT_SECONDS of the last time. Pure: time is passed in.
-    `ids` are the current suspects."""
+    forth: a process that was cleared is not suspected again within SUSPECT_SECONDS of the last time; a newer one may die at any
+    time. Pure: time is passed in. `ids` are the current suspects."""
 
     def __init__(self) -> None:
         self.ids: dict[int, None] = {}
@@ -320,7 +320,8 @@ class FailureDetector:
     def learn(self, image: metadata_image.MetadataImage) -> None:
         """A broker that has registered since is a different process from the one whose port refused."""
         now = {broker: node.incarnation for broker, node in image.brokers.items()}
-        for broker in list(self.ids):
-            if now.get(broker, -1) > self._incarnations.get(broker, -1):
-                del self.ids[broker]
+        for broker, incarnation in now.items():
+            if incarnation > self._incarnations.get(broker, -1):
+                self.ids.pop(broker, None)
+                self._suspected_at.pop(broker, None)
         self._incarnations = {**self._incarnations, **now}

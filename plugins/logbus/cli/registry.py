@@ -30,11 +30,8 @@ PORT_DEFAULT = 8081  # Confluent's
 NEEDED = ("avro", "grpc_tools", "jsonschema_rs", "starlette", "uvicorn")
 LOOK_SECONDS = 5.0  # how often: a renewed certificate, void records of a registry that was replaced
 BACKLOG = 128
-NAMES_OF_LOOPBACK = (
-    "localhost",
-    "127.0.0.1",
-    "[",
-)  # what a website cannot make its own; of `[::1]:8081` the framework compares `[`
+# What a website cannot make its own; of an address of IPv6 older versions of the framework compare the bracket alone.
+NAMES_OF_LOOPBACK = ("localhost", "127.0.0.1", "::1", "[::1]", "[")
 
 
 @click.group("registry")

@@ -273,3 +273,5 @@ def test_a_newer_process_is_not_the_one_that_was_refused() -> None:
     assert list(suspects.ids) == [1]
     suspects.learn(image(5))
     assert not suspects.ids
+    suspects.refused(1, 10.1)
+    assert list(suspects.ids) == [1], "it is killed as well"

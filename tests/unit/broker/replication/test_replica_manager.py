@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from math import inf
 from types import SimpleNamespace
 from typing import Any, cast
 from uuid import UUID
@@ -176,6 +178,21 @@ def test_a_log_that_is_missing_is_made_only_when_it_has_been_said_that_it_was(sc
     scene.open_next(was_on_disk=False)
     scene.work()
     assert scene.manager.did == [("lead", 0)]
+
+
+def test_a_start_compares_its_logs_with_the_image_once_all_are_open_and_not_after_each(scene: Scene) -> None:
+    scene.replica_manager.open()
+    wide = replace(topic(), replicas=((ME, OTHER),) * 3, states=topic().states * 3)
+    scene.see(wide)
+    for remaining in (2, 1):
+        scene.open_next()
+        assert len(scene.logs.openings) == remaining
+        assert scene.replica_manager.due == inf, "nothing to look at yet"
+        assert scene.replica_manager.is_opening
+    scene.open_next()
+    assert scene.replica_manager.due == -inf
+    scene.work()
+    assert not scene.replica_manager.is_opening
 
 
 def test_a_log_that_is_lost_is_not_made_before_somebody_is_elected(scene: Scene) -> None:

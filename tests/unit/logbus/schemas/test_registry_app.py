@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 from logbus.cli import main
+from logbus.cli.registry import NAMES_OF_LOOPBACK
 from logbus.errors import BrokerUnavailable
 from logbus.exit_codes import ExitCode
 from logbus.schemas.registry_login import RegistryLogins, RegistryRights
@@ -199,6 +200,13 @@ def test_a_schema_that_is_nested_too_deeply_is_refused(kind: str, levels: int) -
     text = '{"type":"array","items":' * levels + '"int"' + "}" * levels
     answer = listed_registry().post(USERS, json=avro(text, schemaType=kind))
     assert (answer.status_code, answer.json()["error_code"]) == (422, 42201)
+
+
+@pytest.mark.parametrize(
+    ("host", "status"), [("127.0.0.1:8081", 200), ("localhost", 200), ("[::1]:8081", 200), ("evil.example", 400), ("", 400)]
+)
+def test_on_loopback_it_answers_to_no_name_that_a_website_could_have(host: str, status: int) -> None:
+    assert listed_registry(hosts=NAMES_OF_LOOPBACK).get("/subjects", headers={"Host": host}).status_code == status
 
 
 class ListedLogins(RegistryLogins):
