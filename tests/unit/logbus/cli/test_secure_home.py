@@ -44,14 +44,16 @@ def test_each_program_gets_a_folder_with_what_it_needs_and_what_is_renewed(tmp_p
     home, shared, authority = SecureHome(tmp_path, names=["broker"]), tmp_path / "shared", tmp_path / "security" / "ca.pem"
     home.prepare("broker:9092")
     home.share(shared)
-    of_broker = [shared / "broker" / name for name in ("broker.properties", "ca.pem", "server.pem", "users")]
-    files = {*of_broker, *(shared / user / "client.properties" for user in USERS)}
+    alone, clustered = (shared / "broker" / f"{name}.properties" for name in ("broker", "cluster"))
+    of_broker = [shared / "broker" / name for name in ("ca.pem", "server.pem", "users", "zookeeper")]
+    files = {alone, clustered, *of_broker, *(shared / user / "client.properties" for user in USERS)}
     assert {path for path in shared.rglob("*") if path.is_file()} == files
     assert not [path for path in files if path.stat().st_mode & 0o077]
     settings = client_config.read_client_config(shared / AIRFLOW / "client.properties")
     assert (settings["sasl.username"], settings["ssl.ca.pem"]) == (AIRFLOW, authority.read_text())
-    named = [line.partition("=")[2] for line in of_broker[0].read_text().splitlines() if str(tmp_path) in line]
-    assert sorted(named) == sorted(map(str, of_broker[1:]))
+    for settings_file, paths in ((alone, of_broker[:-1]), (clustered, of_broker)):
+        named = [line.partition("=")[2] for line in settings_file.read_text().splitlines() if str(tmp_path) in line]
+        assert sorted(named) == sorted(map(str, paths))
 
     before = {path: path.stat().st_ino for path in files}
     client_config.write(home.client_file(AIRFLOW), {**home.client_config(AIRFLOW), "sasl.password": "another"})
