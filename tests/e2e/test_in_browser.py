@@ -17,6 +17,7 @@ from logbus.waiting import PATIENCE_SECONDS
 from playwright.sync_api import FrameLocator, Page, expect
 from sqlalchemy import Engine
 
+from tests.support.airflow_runs import ask_for_run
 from tests.support.browsing import ours
 from tests.support.demos import SecondDemo
 from tests.support.in_process import driver, replace_spark
@@ -35,19 +36,19 @@ def open_window(page: Page, pipeline: str, start: str) -> FrameLocator:
 
 @pytest.fixture(scope="module")
 def by_hand(second: SecondDemo, engine: Engine) -> list[Interval]:
-    """Three hours of the pipeline by_hand, of a record each, that are frozen and not loaded."""
-    topics, ledger = Topics(Client(second.stack.client_config)), Ledger(engine)
+    """Three hours of the pipeline by_hand, of a record each, that are frozen and not loaded. The hour before them is: a Dag that has
+    never run says nothing about how long its hours are."""
+    topics, ledger, api = Topics(Client(second.stack.client_config)), Ledger(engine), second.stack.airflow.api
     topics.create(BY_HAND, partitions=1, settings={"retention.ms": "-1"})
-    hours = [Interval.hour(at(hour)) for hour in range(3)]
+    first, *others = (Interval.hour(at(hour)) for hour in range(4))
     producer = Producer(second.stack.client_config)
-    for hour in hours:
+    for hour in (first, *others):
         producer.produce(BY_HAND, b"a line", timestamp=milliseconds(hour.start))
     assert producer.flush(PATIENCE_SECONDS) == 0
-    ledger.define(Pipeline(name=BY_HAND, topic=BY_HAND, table=BY_HAND, parse="raw"), topics, NOW, dag_id=BY_HAND)
-    for hour in hours:
+    api.wait(ask_for_run(api, BY_HAND, first), PATIENCE_SECONDS)
+    for hour in others:
         ledger.freeze_or_get(BY_HAND, hour, topics, NOW)
-    second.stack.airflow.api.unpause(BY_HAND)
-    return hours
+    return others
 
 
 def confirm(frame: FrameLocator, label: str) -> None:
