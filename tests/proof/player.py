@@ -16,7 +16,7 @@ from logbus.kafka.client import Client
 from logbus.loads import commit
 from logbus.loads.audit import audit_window
 from logbus.loads.ledger import Ledger
-from logbus.loads.redrive import Redrive
+from logbus.loads.redrive import Redrive, windows_to_redrive
 from logbus.loads.sinks import MaintenanceOptions, sink_for
 from logbus.model import Attempt, FrozenWindow, Interval, Pipeline
 from logbus.parsing import parser_for
@@ -283,7 +283,7 @@ class Player:
             run_id="redrive",
             now=lambda: self.now,
         )
-        for window in work.windows():
+        for window in windows_to_redrive(self.bench.engine, pipeline):
             with self.refusable("redrive", window.interval.start):
                 work.run(window)
                 self.truth.redriven(window.interval.start, self.parse)
