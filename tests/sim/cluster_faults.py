@@ -73,6 +73,12 @@ class _Damage(NamedTuple):
     position: int
     data: bytes
 
+    def bytes_on(self, machine: ClusterNode) -> bytes:
+        """What a machine has in that place."""
+        with suppress(FileNotFoundError):
+            return bytes(machine.disk.read_bytes(self.path)[self.position : self.position + len(self.data)])
+        return b""
+
 
 class ClusterFaults(Faults):
     """Carries out what a list says, on several machines."""
@@ -204,18 +210,15 @@ class ClusterFaults(Faults):
         self._later(fault, lost.start)
 
     def _mend_damage(self) -> None:
-        """What nobody has come across: an operator has. What the leader's followers need is the broker's own affair."""
+        """What nobody has come across: an operator has. What a follower of the leader lacks is the broker's own affair."""
         damage, state = self._damage, self._invariants.state(self._topic, 0)
-        if (
-            damage is None
-            or state is None
-            or (state.leader == damage.machine.broker_id and damage.asks.broker_id not in state.isr)
-        ):
+        if damage is None or state is None:
             return
-        disk, end = damage.machine.disk, damage.position + len(damage.data)
-        with suppress(FileNotFoundError):
-            if disk.read_bytes(damage.path)[damage.position : end] == damage.data:
-                disk.damage(damage.path, end - 1)
+        leads = state.leader == damage.machine.broker_id
+        if leads and damage.asks.broker_id not in state.isr and len(damage.bytes_on(damage.asks)) < len(damage.data):
+            return
+        if damage.bytes_on(damage.machine) == damage.data:
+            damage.machine.disk.damage(damage.path, damage.position + len(damage.data) - 1)
 
     def _slow_restart(self, node: SimNode, fault: Fault) -> None:
         """It comes back with everything, and its flushes are slow from then on."""
