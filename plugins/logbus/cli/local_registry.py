@@ -2,7 +2,7 @@
 
     HOME/registry.port   its port at the last start, used again if it is free
 
-With secured brokers it speaks TLS by their certificate, lets in their users, and is itself Airflow's user there.
+With secured brokers it speaks TLS by a certificate of their authority, lets in their users, and has a user of its own there.
 """
 
 from __future__ import annotations
@@ -67,9 +67,9 @@ class LocalRegistry:
         options = ["--port", str(self.port), "--bootstrap-server", bootstrap_servers]
         if self._security is not None:
             host = HERE if self._security.advertised_host is None else self._security.every_interface
-            file = self._security.client_file(secure_home.AIRFLOW)
+            file = self._security.client_file(secure_home.REGISTRY)
             options += ["--host", host, "--login", "--client-config", str(file)]
-            options += ["--certificate", str(self._security.certificate_path)]
+            options += ["--certificate", str(self._security.registry_certificate_path)]
         return Program(
             name="registry",
             command=[sys.executable, "-m", "logbus", "registry", "serve", *options],
