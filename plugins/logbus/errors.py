@@ -9,6 +9,7 @@ happened and what to do next.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from importlib.util import find_spec
 from typing import Any
 
@@ -128,6 +129,10 @@ class AggregateUnknown(UserError):
     """No aggregate of that name is defined."""
 
 
+class StreamUnknown(UserError):
+    """No stream of that name is defined."""
+
+
 class TooManyWindows(UserError):
     """More windows than a load begins without confirmation."""
 
@@ -138,6 +143,19 @@ class LoadFailed(LogbusError):
 
 class AttemptSuperseded(LoadFailed):
     """A newer attempt at the same window has begun; this one may no longer commit."""
+
+
+class ChainBroken(LoadFailed):
+    """An epoch does not begin where what is committed of its stream ends; nothing became public."""
+
+
+class EpochStraddles(LoadFailed):
+    """Windows that were frozen since an epoch was planned begin or end within it, or have records of it that it counts elsewhere;
+    nothing became public. `hours`: their starts."""
+
+    def __init__(self, message: str, *, hours: Sequence[datetime] = ()) -> None:
+        super().__init__(message)
+        self.hours = tuple(hours)
 
 
 class EquationMismatch(LoadFailed):

@@ -35,6 +35,7 @@ BY_ERROR: Mapping[type[BaseException], ExitCode] = {
     errors.PipelineUnknown: ExitCode.NOT_FOUND,
     errors.WindowUnknown: ExitCode.NOT_FOUND,
     errors.AggregateUnknown: ExitCode.NOT_FOUND,
+    errors.StreamUnknown: ExitCode.NOT_FOUND,
     errors.AccessDenied: ExitCode.FAILED,  # waiting does not help
     errors.BrokerUnavailable: ExitCode.UNREACHABLE,
     errors.NotInTime: ExitCode.UNREACHABLE,

@@ -310,8 +310,11 @@ class Dialect:
             return {name: "bigint"}
         kind = self.kind_of(str(measure.column), FUNCTIONS[measure.function], f"{name}={measure}")
         if measure.function == "avg":
-            return {f"{name}_sum": SUM_TYPES[kind], f"{name}_count": "bigint"}
-        return {name: SUM_TYPES[kind] if measure.function == "sum" else kind}
+            return {f"{name}_sum": self.sum_type(kind), f"{name}_count": "bigint"}
+        return {name: self.sum_type(kind) if measure.function == "sum" else kind}
+
+    def sum_type(self, kind: str) -> str:
+        return SUM_TYPES[kind]
 
     def computed_columns(self, name: str, measure: Measure) -> dict[str, str]:
         """Those that the database itself computes from the others: name to expression."""
@@ -328,25 +331,18 @@ class Dialect:
             case "count":
                 return {name: f"count({column})"}
             case "avg":
-                return {f"{name}_sum": self._sum(column, kind), f"{name}_count": f"count({column})"}
+                return {f"{name}_sum": self.sum_of(column, kind), f"{name}_count": f"count({column})"}
             case "sum":
-                return {name: self._sum(column, kind)}
+                return {name: self.sum_of(column, kind)}
             case extreme:
-                return {name: f"{extreme}({self._by_bytes(column, kind)}){self._plain(kind)}"}
+                return {name: f"{extreme}({by_bytes(column, kind)}){plain(kind)}"}
 
-    def _sum(self, column: str, kind: str) -> str:
+    def sum_of(self, column: str, kind: str) -> str:
         return f"cast(sum(cast({column} as numeric)) as {DOUBLE})" if kind == DOUBLE else f"sum({column})"
-
-    def _by_bytes(self, column: str, kind: str) -> str:
-        return f'{column} collate "C"' if kind == TEXT else column
-
-    def _plain(self, kind: str) -> str:
-        """Without it, what was computed with another collation could not be compared with a stored text."""
-        return ' collate "default"' if kind == TEXT else ""
 
     def key(self, column: str) -> str:
         kind = self.kind_of(column, KEY_TYPES, f"the key {column!r}")
-        return f"{self.quote(column)}{self._plain(kind)}"
+        return f"{self.quote(column)}{plain(kind)}"
 
     def condition(self, condition: Condition) -> str:
         match condition:
@@ -360,14 +356,14 @@ class Dialect:
             case OneOf(column, values):
                 kind = self.kind_of(column, COMPARED, "where")
                 written = ", ".join(self.value(column, kind, value) for value in values)
-                return f"({self._by_bytes(self.quote(column), kind)} in ({written}))"
+                return f"({by_bytes(self.quote(column), kind)} in ({written}))"
             case ValueComparison(column, operator, value):
                 kind = self.kind_of(column, COMPARED, "where")
                 if kind == BOOLEAN and operator not in ("=", "<>"):
                     raise errors.WrongRequest(
                         f"where: {column!r} is boolean, and neither more nor less than anything: use = or <>"
                     )
-                return f"({self._by_bytes(self.quote(column), kind)} {operator} {self.value(column, kind, value)})"
+                return f"({by_bytes(self.quote(column), kind)} {operator} {self.value(column, kind, value)})"
 
     def value(self, column: str, kind: str, value: Any) -> str:
         """The parameter that stands for a value which the column is compared with."""
@@ -386,6 +382,15 @@ class Dialect:
         name = f"v{len(self.parameters)}"
         self.parameters[name] = value
         return f"cast(:{name} as {sql_type})"
+
+
+def by_bytes(column: str, kind: str) -> str:
+    return f'{column} collate "C"' if kind == TEXT else column
+
+
+def plain(kind: str) -> str:
+    """Without it, what was computed with another collation could not be compared with a stored text."""
+    return ' collate "default"' if kind == TEXT else ""
 
 
 def _instant(text: str) -> tuple[str, datetime | str, bool]:

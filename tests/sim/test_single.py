@@ -41,3 +41,12 @@ def test_clients_see_nothing_wrong_whatever_happens_to_the_machine() -> None:
 def test_a_rule_that_is_switched_off_is_noticed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     SWITCHES[name].off(monkeypatch)
     assert SWITCHES[name].is_noticed(play), f"without the rule {name} the histories went as they do with it"
+
+
+def test_a_flush_that_failed_just_before_a_kill_never_passes_for_whole(caplog: pytest.LogCaptureFixture) -> None:
+    """The process ended before it could leave its mark, so the next start trusted what only the page cache had. A power cut shows
+    it: the partition is offline and says what is missing, and gives nobody other records at these offsets."""
+    logging.disable(logging.NOTSET)
+    played = play(draw_story(5_600_962))
+    assert not played.kind
+    assert "t-0 is offline: /disk/data/t-0: batches up to offset 20 had been flushed, but the log ends at 12" in caplog.text

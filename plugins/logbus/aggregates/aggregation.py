@@ -33,7 +33,7 @@ from logbus import errors, formatting, model
 from logbus.aggregates.definition import Aggregate, of_ledger
 from logbus.aggregates.statements import Statements
 from logbus.loads import target
-from logbus.windows import rows, schema, sql_errors
+from logbus.windows import registration, rows, schema, sql_errors
 from logbus.windows.migrations import create_schema
 from logbus.windows.table_names import TableName, parse_table
 
@@ -92,7 +92,7 @@ def define(engine: sa.Engine, aggregate: Aggregate, now: datetime) -> None:
                 f"aggregate {aggregate.name!r}: pipeline {pipeline.name!r} loads into {pipeline.options.sink}, and aggregates "
                 "are computed in the transaction of a PostgreSQL that holds the rows"
             )
-        refuse_tables_of_others(connection, aggregate)
+        registration.refuse_table_of_others(connection, aggregate.target, "aggregate", aggregate.name)
         connection.execute(insert(schema.aggregate).values(**values, registered_at=now).on_conflict_do_nothing())
         present = of_ledger(row_of(connection, aggregate.name))
     if present != aggregate:
@@ -100,18 +100,6 @@ def define(engine: sa.Engine, aggregate: Aggregate, now: datetime) -> None:
             f"aggregate {aggregate.name!r} is defined already, as {present.words()} of {present.pipeline} in {present.table}. "
             f"Give this one another name; or `logbus aggregate drop {aggregate.name}` drops that one, and the next run makes this"
         )
-
-
-def refuse_tables_of_others(connection: sa.Connection, aggregate: Aggregate) -> None:
-    owners = sa.union_all(
-        sa.select(sa.literal("pipeline"), schema.pipeline.c.name, schema.pipeline.c.table_name),
-        sa.select(sa.literal("aggregate"), schema.aggregate.c.name, schema.aggregate.c.table_name),
-    )
-    for kind, name, table in connection.execute(owners):
-        if parse_table(table) == aggregate.target and (kind, name) != ("aggregate", aggregate.name):
-            raise errors.WrongRequest(
-                f"the table {table} belongs to the {kind} {name}: give {aggregate.name!r} another by table=..."
-            )
 
 
 def row_of(connection: sa.Connection, name: str, *, lock: bool = False) -> Mapping[Any, Any]:

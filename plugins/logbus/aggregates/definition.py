@@ -85,11 +85,13 @@ def define_aggregate(
     window: str | timedelta = model.HOUR,
     where: str | None = None,
     table: str | None = None,
+    kind: str = "aggregate",
 ) -> Aggregate:
-    """The aggregate of that name, in the table of the same name unless another is given. `UserError` for what no run could do."""
+    """The aggregate of that name, in the table of the same name unless another is given. `UserError` for what no run could do;
+    `kind` is what its messages call it."""
 
     def wrong(message: str) -> errors.UserError:
-        return errors.UserError(f"aggregate {name!r}: {message}")
+        return errors.UserError(f"{kind} {name!r}: {message}")
 
     if not isinstance(name, str) or not pipeline_definition.NAME.fullmatch(name):
         raise wrong(
@@ -97,7 +99,7 @@ def define_aggregate(
         )
     if isinstance(pipeline, model.Pipeline) and pipeline.options.sink != "postgres":
         raise wrong(
-            f"pipeline {pipeline.name!r} loads into {pipeline.options.sink}, and aggregates are computed in the transaction of "
+            f"pipeline {pipeline.name!r} loads into {pipeline.options.sink}, and {kind}s are computed in the transaction of "
             "a PostgreSQL that holds the rows: load into sink='postgres', or aggregate with Spark or DuckDB (`logbus query`)"
         )
     length = pipeline_definition.length_of(name, window)

@@ -8,7 +8,7 @@ the loads when it was written; a full proof takes no such word, and reads the pi
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -173,16 +173,23 @@ def _differences(
     """By hour the rows that differ, each as a sentence."""
     starts = [] if is_full else starts_touching(connection, statements.aggregate, hours)
     parameters = {**statements.values(starts, hours), "most": DIFFERENCES_MAX}
-    columns = [*statements.stored_columns()]
-    keys = (WINDOW_START, *statements.aggregate.keys)
+    differing = connection.execute(statements.differences(of_windows=not is_full), parameters)
+    problems: dict[datetime, list[str]] = {}
+    for start, sentence in difference_sentences([*statements.stored_columns()], statements.aggregate.keys, differing):
+        problems.setdefault(model.Grid().floor(start), []).append(sentence)
+    return problems
+
+
+def difference_sentences(
+    columns: Sequence[str], keys: Sequence[str], differing: Iterable[Sequence[Any]]
+) -> list[tuple[datetime, str]]:
+    """By the start of a window what `statements.only_in_one` finds, a sentence for each group that differs."""
+    keys = (WINDOW_START, *keys)
     pairs: dict[tuple[Any, ...], dict[bool, Mapping[str, Any]]] = {}
-    for is_stored, *values in connection.execute(statements.differences(of_windows=not is_full), parameters):
+    for _, is_stored, *values in differing:
         row = dict(zip(columns, values, strict=True))
         pairs.setdefault(tuple(row[key] for key in keys), {})[is_stored] = row
-    problems: dict[datetime, list[str]] = {}
-    for key, sides in pairs.items():
-        problems.setdefault(model.Grid().floor(key[0]), []).append(_sentence(keys, key, sides.get(True), sides.get(False)))
-    return problems
+    return [(key[0], _sentence(keys, key, sides.get(True), sides.get(False))) for key, sides in pairs.items()]
 
 
 def _sentence(

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import Any, ClassVar
 
 from sqlalchemy import TextClause, text
 
@@ -28,6 +28,8 @@ OF_WINDOWS = "_window_start = any(cast(:starts as timestamptz[]))"
 class Statements:
     """Of one aggregate, over `source`, the pipeline's table, which has these columns."""
 
+    dialect_of: ClassVar[type[expressions.Dialect]] = expressions.Dialect
+
     aggregate: Aggregate
     topic: str
     source: TableName
@@ -36,7 +38,7 @@ class Statements:
     is_counted: str = field(init=False)  # the condition
 
     def __post_init__(self) -> None:
-        dialect = expressions.Dialect(self.columns, quoted)
+        dialect = self.dialect_of(self.columns, quoted)
         dialect.kind_of(self.aggregate.event_time, [expressions.TIMESTAMP], "event_time")
         condition = self.aggregate.condition
         object.__setattr__(self, "dialect", dialect)
@@ -94,17 +96,20 @@ class Statements:
 
     def computed(self, *, of_windows: bool = True) -> str:
         """The rows that the aggregate has for the hours; without `of_windows` from the whole table, which no index helps with."""
+        hour = HOUR_OF.format(self._event_time)
+        return self.grouped(f"{OF_WINDOWS if of_windows else 'true'} and {hour} = any(cast(:hours as timestamptz[]))")
+
+    def grouped(self, chosen: str) -> str:
+        """What those of the pipeline's rows add up to that are chosen by this condition, and that the aggregate counts."""
         bucket = f"date_bin(cast(:bucket as interval), {self._event_time}, timestamptz 'epoch')"
         keys, measures = self._keys(), self.aggregate.measures.items()
         figures = {
             column: written for name, measure in measures for column, written in self.dialect.aggregated(name, measure).items()
         }
         selected = ", ".join(f"{expression} as {quoted(name)}" for name, expression in {**keys, **figures}.items())
-        hour = HOUR_OF.format(self._event_time)
         return (
-            f"select {bucket} as {WINDOW_START}, {selected} from {self.source.sql} where _topic = :topic "
-            f"and {OF_WINDOWS if of_windows else 'true'} and {hour} = any(cast(:hours as timestamptz[])) and {self.is_counted} "
-            f"group by {', '.join(str(1 + number) for number in range(1 + len(keys)))}"
+            f"select {bucket} as {WINDOW_START}, {selected} from {self.source.sql} where _topic = :topic and {chosen} "
+            f"and {self.is_counted} group by {', '.join(str(1 + number) for number in range(1 + len(keys)))}"
         )
 
     def delete_hours(self) -> TextClause:
@@ -117,14 +122,10 @@ class Statements:
         return text(f"with inserted as ({insertion}) select {HOUR_OF.format(WINDOW_START)}, count(*) from inserted group by 1")
 
     def differences(self, *, of_windows: bool) -> TextClause:
-        """The rows of hours that are only in the table (`is_stored`), or only among what is computed from the pipeline's rows."""
+        """The rows of hours that are only in the table, or only among what is computed from the pipeline's rows."""
         columns = ", ".join(map(quoted, self.stored_columns()))
         stored = f"select {columns} from {self._table}, {EACH_HOUR} where {OF_HOURS}"
-        computed = f"select {columns} from ({self.computed(of_windows=of_windows)}) computed"
-        return text(
-            f"select true as is_stored, * from ({stored} except all {computed}) only_stored union all "
-            f"select false, * from ({computed} except all {stored}) only_computed order by {WINDOW_START} limit :most"
-        )
+        return only_in_one(stored, f"select {columns} from ({self.computed(of_windows=of_windows)}) computed")
 
     def hours_between(self, *, of_rows: bool) -> TextClause:
         """The hours in [:since, :until) in which the table has rows; with `of_rows`, or the pipeline has any."""
@@ -135,3 +136,13 @@ class Statements:
             f"select distinct hour from ({hours}) hours where hour >= coalesce(cast(:since as timestamptz), '-infinity') "
             "and hour < coalesce(cast(:until as timestamptz), 'infinity') order by hour"
         )
+
+
+def only_in_one(stored: str, computed: str) -> TextClause:
+    """The rows that only one of two selections has: how many there are, and of the first `most` `is_stored` and the columns."""
+    return text(
+        f"with stored as ({stored}), computed as ({computed}), differing as ("
+        "select true as is_stored, * from (table stored except all table computed) only_stored union all "
+        "select false, * from (table computed except all table stored) only_computed) "
+        f"select count(*) over (), differing.* from differing order by {WINDOW_START} limit :most"
+    )

@@ -99,7 +99,7 @@ def warehouse_statements(connection: Connection, *, apart: bool = False) -> list
         *task_login_statements(database),
         *owned_by(connection, OWNER, OWNED_SCHEMAS),
         *(f"grant select on all tables in schema {name} to {READER}" for name in READ_SCHEMAS),
-        *(statement for name in loaded_tables(connection) for statement in table_statements(connection, name)),
+        *(statement for table in loaded_tables(connection).items() for statement in table_statements(connection, *table)),
         # Last: a schema of attempts that is made above is not for readers.
         f"alter default privileges for role {OWNER} grant select on tables to {READER}",
         f"alter default privileges for role {OWNER} grant usage on schemas to {READER}",
@@ -242,19 +242,23 @@ def owned_by(connection: Connection, role: str, schemas: Sequence[str]) -> list[
     return [f"alter {row.kind} {row.name} owner to {role}" for row in others]
 
 
-def loaded_tables(connection: Connection) -> list[TableName]:
-    """And of their aggregates. Those that are here: the rows of some are stored elsewhere."""
-    names: list[TableName] = []
-    for owner in (schema.pipeline, schema.aggregate):
+def loaded_tables(connection: Connection) -> dict[TableName, bool]:
+    """Tables of pipelines, aggregates and streams, and whether logbus has made them. Those that are here: the rows of some are
+    stored elsewhere."""
+    tables: dict[TableName, bool] = {}
+    for owner in (schema.pipeline, schema.aggregate, schema.stream):
         if target.relation_exists(connection, TableName(name=owner.name, schema=table_names.SCHEMA)):
-            names += map(table_names.parse_table, connection.scalars(select(owner.c.table_name).order_by("name")))
-    return [name for name in names if target.relation_exists(connection, name)]
+            for name in connection.scalars(select(owner.c.table_name).order_by("name")):
+                table = table_names.parse_table(name)
+                tables[table] = owner is not schema.pipeline or target.has_leaves(connection, table)
+                if owner is schema.stream:
+                    tables[table_names.by_arrival(name)] = True
+    return {table: is_ours for table, is_ours in tables.items() if target.relation_exists(connection, table)}
 
 
-def table_statements(connection: Connection, table: TableName) -> list[str]:
-    """Rights on a pipeline's table: the owner's if its hours are leaves, what loading takes if it is the user's own."""
+def table_statements(connection: Connection, table: TableName, is_ours: bool) -> list[str]:
+    """Rights on a table: the owner's if logbus has made it, what loading takes if it is the user's own."""
     of_schema = identifier(table.schema)
-    is_ours = target.has_leaves(connection, table)
     present_owner = connection.execute(OWNER_OF, {"name": table.identifier}).scalar_one()
     change_of_owner = [f"alter table {table.identifier} owner to {OWNER}"] if present_owner != OWNER else []
     return [

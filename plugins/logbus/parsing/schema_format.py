@@ -13,7 +13,7 @@ import base64
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import Any
+from typing import Any, TypeAlias
 
 import orjson
 import pyarrow as pa
@@ -31,7 +31,8 @@ from logbus.schemas.wire_format import Undecodable, named, prefix_of, with_prefi
 # What a column of one type also holds: the promotions of Avro that lose nothing, and what a user declares narrower.
 ALSO_HOLDS: Mapping[str, Collection[str]] = {"double precision": ("bigint",), "integer": ("bigint",)}
 
-ToArray = Callable[[Sequence[Any]], pa.Array]
+Values: TypeAlias = Sequence[Any] | pa.Array  # of one field
+ToArray = Callable[[Values], pa.Array]
 
 
 def avro_parser(settings: Mapping[str, Any], book: SchemaBook) -> Parser:
@@ -110,6 +111,8 @@ class SchemaValues:
     def _arrays(self, prefix: bytes, values: Sequence[bytes]) -> Sequence[pa.Array]:
         begin, decoder = len(prefix), self.decoders.of(prefix)
         payloads = [value[begin:] for value in values]
+        if decoder.columns is not None and isinstance(self.to_arrays, FieldArrays):
+            return self.to_arrays.of_fields(decoder, decoder.columns(payloads), len(payloads))
         return self.to_arrays(decoder, decoder.records(payloads), payloads)
 
     def parse(self, value: bytes) -> Sequence[Any]:
@@ -148,17 +151,18 @@ class FieldArrays:
         self._columns = columns
 
     def __call__(self, decoder: Decoder, records: Sequence[Mapping[str, Any]], payloads: Sequence[bytes]) -> Sequence[pa.Array]:
-        filled = [name for name in self._columns if name in decoder.fields]
-        values = dict(zip(filled, members(records, filled), strict=True))
+        names = list(decoder.fields)
+        return self.of_fields(decoder, dict(zip(names, members(records, names), strict=True)), len(records))
+
+    def of_fields(self, decoder: Decoder, values: Mapping[str, Values], size: int) -> Sequence[pa.Array]:
+        """From the values of each field."""
         arrays = [
-            _converter(name, decoder.fields[name], kind)(values[name])
-            if name in values
-            else pa.nulls(len(records), arrow_type(kind))
+            _converter(name, decoder.fields[name], kind)(values[name]) if name in values else pa.nulls(size, arrow_type(kind))
             for name, kind in self._columns.items()
         ]
-        others = [name for name in decoder.fields if name not in self._columns]
-        rest = [_json_text({name: record.get(name) for name in others}) for record in records] if others else None
-        return [*arrays, pa.nulls(len(records), pa.string()) if rest is None else pa.array(rest, pa.string())]
+        others = {name: _listed(values[name]) for name in decoder.fields if name not in self._columns}
+        rest = [_json_text(dict(zip(others, row, strict=True))) for row in zip(*others.values(), strict=True)]
+        return [*arrays, pa.array(rest, pa.string()) if others else pa.nulls(size, pa.string())]
 
 
 def _converter(name: str, field: SchemaField, kind: str) -> ToArray:
@@ -166,18 +170,26 @@ def _converter(name: str, field: SchemaField, kind: str) -> ToArray:
         raise Unparsable("WrongType", f"field {name!r} is {field.kind} in its schema, and its column is {kind}")
     if field.kind == "timestamptz" and kind == field.kind:
         unit = pa.timestamp(field.unit, tz="UTC")
-        return lambda values: pa.array(values, pa.int64()).cast(unit).cast(TIMESTAMP, safe=field.unit != "ns")
+        return lambda values: _array(values, pa.int64()).cast(unit).cast(TIMESTAMP, safe=field.unit != "ns")
     if kind == "jsonb":
-        return lambda values: pa.array([None if value is None else _json_text(value) for value in values], pa.string())
+        return lambda values: pa.array([None if value is None else _json_text(value) for value in _listed(values)], pa.string())
     if kind == "text":
         return _texts
     arrow = arrow_type(kind)
-    return lambda values: pa.array(values, arrow)
+    return lambda values: _array(values, arrow)
 
 
-def _texts(values: Sequence[Any]) -> pa.Array:
+def _array(values: Values, kind: pa.DataType) -> pa.Array:
+    return values.cast(kind) if isinstance(values, pa.Array) else pa.array(values, kind)
+
+
+def _listed(values: Values) -> Sequence[Any]:
+    return values.to_pylist() if isinstance(values, pa.Array) else values
+
+
+def _texts(values: Values) -> pa.Array:
     try:
-        return pa.array(values, pa.string())
+        return _array(values, pa.string())
     except TypeError:  # a UUID, a time of day
         return pa.array([None if value is None else str(value) for value in values], pa.string())
 

@@ -1,7 +1,8 @@
 """What the decoders of all formats have in common: a payload becomes the values of a record's fields, by name.
 
 A decoder knows the fields of its schema and the type of the column that holds each (`SchemaField`). `records` decodes many
-payloads at once and raises whatever it meets; `record` judges one, and raises an `Undecodable` that says what is wrong with it.
+payloads at once and raises whatever it meets, as does `columns`, which makes columns of them; `record` judges one, and raises an
+`Undecodable` that says what is wrong with it.
 """
 
 from __future__ import annotations
@@ -30,8 +31,13 @@ class SchemaField:
     unit: str | None = None
 
 
+# The fields of many payloads as arrays of Arrow; an exception of whatever kind if one of them is not as it should be.
+Columns = Callable[[Sequence[bytes]], Mapping[str, Any]]
+
+
 class Decoder(Protocol):
     fields: Mapping[str, SchemaField]
+    columns: Columns | None  # for those that need no records in between
 
     def records(self, payloads: Sequence[bytes]) -> Sequence[Mapping[str, Any]]:
         """All of them, or an exception of whatever kind."""

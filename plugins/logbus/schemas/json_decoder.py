@@ -27,6 +27,8 @@ FORMATS: Mapping[str, str] = {"date-time": "timestamptz", "date": "date"}
 
 
 class JsonDecoder:
+    columns = None
+
     def __init__(self, schema: Schema, prefix: bytes) -> None:
         parsed = json.loads(schema.text)
         imported = {other.name: json.loads(other.text) for other in schema.imports}

@@ -56,6 +56,8 @@ Get = Callable[[Any], Any]  # a member of a message
 
 
 class ProtobufDecoder:
+    columns = None
+
     def __init__(self, schema: Schema, prefix: bytes) -> None:
         pool = descriptor_pool.DescriptorPool()
         for module in WELL_KNOWN:

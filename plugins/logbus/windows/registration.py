@@ -223,6 +223,20 @@ def refuse_shared_table(connection: Connection, pipeline: model.Pipeline) -> Non
             f"table {pipeline.table} is loaded by pipeline {' and '.join(others)}: two pipelines need two "
             "tables, or each deletes the other's rows"
         )
+    refuse_table_of_others(connection, table_names.parse_table(pipeline.table), "pipeline", pipeline.name)
+
+
+def refuse_table_of_others(connection: Connection, table: table_names.TableName, kind: str, name: str) -> None:
+    """`WrongRequest` if the table is that of a pipeline, an aggregate or a stream, except the one of this kind and name. Two
+    pipelines may share one with a sink of files."""
+    owners = (("pipeline", schema.pipeline), ("aggregate", schema.aggregate), ("stream", schema.stream))
+    for owner, row_of in owners:
+        for other, its_table in connection.execute(select(row_of.c.name, row_of.c.table_name)):
+            tables = {table_names.parse_table(its_table)}
+            if owner == "stream":
+                tables.add(table_names.by_arrival(its_table))
+            if table in tables and (owner, other) != (kind, name) and not owner == kind == "pipeline":
+                raise errors.WrongRequest(f"the table {table} belongs to the {owner} {other}: give {name!r} another by table=...")
 
 
 # Which DAGs work on a pipeline, and how each of them defines it.
@@ -371,7 +385,7 @@ def remove(engine: Engine, name: str, now: datetime, *, is_executed: bool) -> Re
     with engine.begin() as connection:
         rows.pipeline_row(connection, name, lock=True)  # a concurrent freeze waits, then finds it gone
         refuse_loaded(connection, name)
-        refuse_aggregated(connection, name)
+        refuse_computed_from(connection, name)
         refuse_at_work(connection, name, now)
         windows = select(WINDOW.c.id).where(WINDOW.c.pipeline == name)
         removal = Removal(
@@ -401,12 +415,13 @@ def refuse_loaded(connection: Connection, name: str) -> None:
         )
 
 
-def refuse_aggregated(connection: Connection, name: str) -> None:
-    query = select(schema.aggregate.c.name).where(schema.aggregate.c.pipeline == name).order_by(schema.aggregate.c.name)
-    if names := connection.scalars(query).all():
-        raise errors.PipelineConflict(
-            f"aggregates are computed from pipeline {name}: {', '.join(names)}. `logbus aggregate drop NAME` first"
-        )
+def refuse_computed_from(connection: Connection, name: str) -> None:
+    for kind, row_of in (("aggregate", schema.aggregate), ("stream", schema.stream)):
+        query = select(row_of.c.name).where(row_of.c.pipeline == name).order_by(row_of.c.name)
+        if names := connection.scalars(query).all():
+            raise errors.PipelineConflict(
+                f"{kind}s are computed from pipeline {name}: {', '.join(names)}. `logbus {kind} drop NAME` first"
+            )
 
 
 def refuse_at_work(connection: Connection, name: str, now: datetime) -> None:

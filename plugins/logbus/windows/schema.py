@@ -30,6 +30,12 @@
     touched_hour       event hours that the window's rows fall into
     aggregated_hour    what it holds of an event hour, and whether that was audited
 
+    stream            an aggregate that is computed as records arrive; its owner number is the fence
+    stream_partition  where its chain of epochs begins, and up to where it is committed
+    stream_epoch      its newest commits, for lag and rates
+    epoch_part        what an epoch read of one partition and hour of arrival; one for each of them once the hour is proven
+    stream_hour       an hour of arrival that was compared with the load of its window
+
     audited_table  a table that others load, and what its last audit found
     audited_hour   what the newest audit of an hour of it found
 
@@ -419,6 +425,79 @@ aggregated_hour = sa.Table(
     sa.Column("audited_at", sa.DateTime(timezone=True)),  # null: not since it was written
     sa.Column("audit_problems", JSONB(none_as_null=True)),
     sa.Column("kept_because", sa.Text),  # why it was not computed again although a load has touched it; null: it was
+)
+
+stream = sa.Table(
+    "stream",
+    metadata,
+    sa.Column("name", sa.Text, primary_key=True),
+    sa.Column("pipeline", sa.Text, sa.ForeignKey(pipeline.c.name), nullable=False),
+    sa.Column("topic", sa.Text, nullable=False),
+    sa.Column("topic_id", sa.Text, nullable=False),  # of the log that its positions are in
+    sa.Column("table_name", sa.Text, nullable=False, unique=True),  # of the view
+    sa.Column("definition", JSONB, nullable=False),
+    sa.Column(
+        "since", sa.DateTime(timezone=True)
+    ),  # the boundary at which it begins; null: at the beginning of the pipeline's chain
+    sa.Column("columns", JSONB(none_as_null=True)),  # that epochs add to, name to type; null: its table was not made yet
+    sa.Column("registered_at", sa.DateTime(timezone=True), nullable=False),
+    sa.Column("owner", sa.BigInteger, nullable=False, server_default="0"),  # counts the drivers; only the newest may commit
+    sa.Column("owner_run", sa.Text),  # the run of the newest driver; null: none has begun
+    sa.Column("began_at", sa.DateTime(timezone=True)),
+    sa.Column("heartbeat_at", sa.DateTime(timezone=True)),
+    sa.Column("ended_at", sa.DateTime(timezone=True)),  # null: it runs, or was killed
+    sa.Column("error", sa.Text),
+)
+
+stream_partition = sa.Table(
+    "stream_partition",
+    metadata,
+    sa.Column("stream", sa.Text, sa.ForeignKey(stream.c.name), primary_key=True),
+    sa.Column("partition", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("start_offset", sa.BigInteger, nullable=False),
+    sa.Column("end_offset", sa.BigInteger, nullable=False),  # exclusive: where the next epoch begins
+)
+
+stream_epoch = sa.Table(
+    "stream_epoch",
+    metadata,
+    sa.Column("stream", sa.Text, sa.ForeignKey(stream.c.name), primary_key=True),
+    sa.Column("number", sa.BigInteger, primary_key=True, autoincrement=False),
+    sa.Column("committed_at", sa.DateTime(timezone=True), nullable=False),
+    sa.Column("read_count", sa.BigInteger, nullable=False),
+    sa.Column("newest_timestamp", sa.DateTime(timezone=True)),  # of its records; null: none has a usable one
+)
+
+epoch_part = sa.Table(
+    "epoch_part",
+    metadata,
+    sa.Column("stream", sa.Text, sa.ForeignKey(stream.c.name), primary_key=True),
+    sa.Column("partition", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("start_offset", sa.BigInteger, primary_key=True, autoincrement=False),
+    sa.Column("end_offset", sa.BigInteger, nullable=False),  # exclusive
+    sa.Column("epoch", sa.BigInteger, nullable=False),
+    sa.Column("hour", sa.DateTime(timezone=True), nullable=False),  # the start of the window in which its records arrived
+    sa.Column("read_count", sa.BigInteger, nullable=False),
+    sa.Column("filtered_count", sa.BigInteger, nullable=False),
+    sa.Column("dead_lettered_count", sa.BigInteger, nullable=False),
+    sa.Column("untimed_count", sa.BigInteger, nullable=False),  # rows without an event time, which are in no window
+    sa.Column("fingerprint", sa.Text, nullable=False),
+    sa.Index("ix_logbus_epoch_part_hour", "stream", "hour"),
+)
+
+stream_hour = sa.Table(
+    "stream_hour",
+    metadata,
+    sa.Column("stream", sa.Text, sa.ForeignKey(stream.c.name), primary_key=True),
+    sa.Column("hour", sa.DateTime(timezone=True), primary_key=True),  # the window's start
+    sa.Column("state", sa.Text, nullable=False),  # proven or different
+    sa.Column("loaded_attempt", sa.Integer, nullable=False),  # the load that it was compared with
+    sa.Column("loaded_count", sa.BigInteger, nullable=False),  # a redrive adds rows to the same attempt
+    sa.Column("record_count", sa.BigInteger, nullable=False),  # that the stream read
+    sa.Column("proven_at", sa.DateTime(timezone=True), nullable=False),
+    sa.Column("replaced_by", sa.Integer),  # the attempt whose rows took the place of the stream's; null: none has
+    sa.Column("difference_count", sa.BigInteger, nullable=False),  # rows that only the stream or only the load has
+    sa.Column("differences", JSONB, nullable=False),  # sentences, the first of them
 )
 
 audited_table = sa.Table(

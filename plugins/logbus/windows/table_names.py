@@ -98,6 +98,12 @@ def target_named_after(text: str) -> str:
     return text
 
 
+def by_arrival(view: str) -> TableName:
+    """The table under the view of a stream: what arrived in which hour."""
+    table = parse_table(view)
+    return TableName(name=f"{table.name}_by_arrival", schema=table.schema)
+
+
 def leaf_name(target: TableName, window_start: datetime) -> TableName:
     """The partition that holds one window of the target. With a dot, so that `web.log` and `web_log` get different ones."""
     base = target.name if target.schema == "public" else f"{target.schema}.{target.name}"

@@ -1,0 +1,197 @@
+"""A stream in PostgreSQL's SQL: the table that epochs add to, the view that users read, and what the rows of a loaded window add
+up to.
+
+The table has a row for each hour of arrival, window and combination of keys: an hour can be compared with the load of its window,
+and replaced by it, without touching another. What is added up further is exact: counts, and sums as `numeric`, which neither
+overflow nor depend on an order. Deltas are passed as JSON: in it every value of these types is as it is, and no temporary table
+is needed, which an owner made by `logbus roles` may not create.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from decimal import Decimal
+from typing import Any, ClassVar
+
+from sqlalchemy import TextClause, text
+
+from logbus import expressions
+from logbus.aggregates.definition import WINDOW_START
+from logbus.aggregates.statements import OF_WINDOWS, Statements, only_in_one
+from logbus.streams.definition import ARRIVED_HOUR, GROUP, Stream
+from logbus.windows.table_names import quoted
+
+NUMERIC = "numeric"
+PRIMARY_KEY = (WINDOW_START, ARRIVED_HOUR, GROUP)
+OF_HOUR = f"{ARRIVED_HOUR} = cast(:hour as timestamptz)"
+DOUBLE_MAX = "1.7976931348623157e308"  # a sum may be more; then it is infinite, as sums of such numbers are
+
+
+class DeltaDialect(expressions.Dialect):
+    """Sums that are added up further."""
+
+    __slots__ = ()
+
+    def sum_type(self, kind: str) -> str:
+        return NUMERIC
+
+    def sum_of(self, column: str, kind: str) -> str:
+        return f"sum(cast({column} as numeric))"
+
+
+@dataclass(frozen=True, kw_only=True)
+class WindowStatements(Statements):
+    """Over the rows of a loaded window."""
+
+    dialect_of: ClassVar[type[expressions.Dialect]] = DeltaDialect
+
+    def of_window(self) -> str:
+        """What they add up to. Rows without an event time are in no row of the stream."""
+        return self.grouped(f"{OF_WINDOWS} and {quoted(self.aggregate.event_time)} is not null")
+
+    def row_count(self) -> TextClause:
+        return text(f"select count(*) from {self.source.sql} where _topic = :topic and {OF_WINDOWS}")
+
+    def types_of_view(self) -> dict[str, str]:
+        """The measures as an aggregate has them: name to type."""
+        plain = expressions.Dialect(self.columns, quoted)
+        measures = self.aggregate.measures.items()
+        return {column: kind for name, measure in measures for column, kind in plain.stored_columns(name, measure).items()}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArrivalTable:
+    """Of a stream; `columns` are those that epochs add to, name to type, in any order."""
+
+    stream: Stream
+    columns: Mapping[str, str]
+
+    @property
+    def names(self) -> list[str]:
+        """Of what a row stands for, and of its figures, without the hour of arrival."""
+        return [WINDOW_START, *self.stream.aggregate.keys, *self._sums()]
+
+    def _sums(self) -> dict[str, str]:
+        """By the name of a figure the function that adds it up further."""
+        functions: dict[str, str] = {}
+        for name, measure in self.stream.aggregate.measures.items():
+            match measure.function:
+                case "avg":
+                    functions |= {f"{name}_sum": "sum", f"{name}_count": "sum"}
+                case "min" | "max":
+                    functions[name] = measure.function
+                case _:
+                    functions[name] = "sum"
+        return functions
+
+    @property
+    def _table(self) -> str:
+        return self.stream.by_arrival.sql
+
+    @property
+    def _listed(self) -> str:
+        return ", ".join(map(quoted, self.names))
+
+    def create(self, types_of_view: Mapping[str, str]) -> list[TextClause]:
+        columns = [f"{quoted(name)} {self.columns[name]}" for name in self.names]
+        columns[0] += " not null"
+        listed = ", ".join(
+            (
+                f"{ARRIVED_HOUR} timestamptz not null",
+                *columns,
+                f"{GROUP} uuid not null",
+                f"primary key ({', '.join(PRIMARY_KEY)})",
+            )
+        )
+        return [
+            # Room in the pages: most rows of the hour that arrives now are updated by every epoch.
+            text(f"create table {self._table} ({listed}) with (fillfactor = 70)"),
+            text(f"create index on {self._table} ({ARRIVED_HOUR})"),
+            text(f"create view {self.stream.aggregate.target.sql} as {self._over_all_hours(types_of_view)}"),
+        ]
+
+    def _over_all_hours(self, types_of_view: Mapping[str, str]) -> str:
+        selected = [quoted(name) for name in (WINDOW_START, *self.stream.aggregate.keys)]
+        for name, function in self._sums().items():
+            column, kind = quoted(name), types_of_view[name]
+            whole = f"{function}({expressions.by_bytes(column, kind)}){expressions.plain(kind)}"
+            is_double = function == "sum" and kind == expressions.DOUBLE
+            typed = _as_double(whole) if is_double else f"cast({whole} as {kind})"
+            selected.append(f"{typed} as {column}")
+        for name, measure in self.stream.aggregate.measures.items():
+            if measure.function == "avg":
+                total, count = (f"sum({quoted(f'{name}_{part}')})" for part in ("sum", "count"))
+                selected.append(f"cast({total} / nullif({count}, 0) as {expressions.DOUBLE}) as {quoted(name)}")
+        keys = ", ".join(str(1 + number) for number in range(1 + len(self.stream.aggregate.keys)))
+        return f"select {', '.join(selected)} from {self._table} group by {keys}"
+
+    def add(self) -> TextClause:
+        """Adds `deltas`: JSON, of each group one row."""
+        kinds = {ARRIVED_HOUR: expressions.TIMESTAMP, **{name: self.columns[name] for name in self.names}}
+        columns = ", ".join(map(quoted, kinds))
+        typed = ", ".join(f"{quoted(name)} {kind}" for name, kind in kinds.items())
+        sums = ", ".join(f"{quoted(name)} = {self._merged(name, function)}" for name, function in self._sums().items())
+        return text(
+            f"insert into {self._table} as stored ({columns}, {GROUP}) select {columns}, {self._group()} "
+            f"from json_to_recordset(cast(:deltas as json)) as delta ({typed}) "
+            f"on conflict ({', '.join(PRIMARY_KEY)}) do update set {sums}"
+        )
+
+    def _group(self) -> str:
+        """The same for keys that are the same, nulls included, and whatever the session's settings."""
+        is_instant = {key: self.columns[key] == expressions.TIMESTAMP for key in self.stream.aggregate.keys}
+        parts = [f"{quoted(key)} at time zone 'UTC'" if is_instant[key] else quoted(key) for key in is_instant]
+        digest = f"sha256(convert_to(cast(jsonb_build_array({', '.join(parts)}) as text), 'UTF8'))"
+        return f"cast(encode(substring({digest} for 16), 'hex') as uuid)"
+
+    def _merged(self, name: str, function: str) -> str:
+        stored, added = f"stored.{quoted(name)}", f"excluded.{quoted(name)}"
+        if function == "sum":
+            return f"coalesce({stored} + {added}, {stored}, {added})"
+        kind, chosen = self.columns[name], "least" if function == "min" else "greatest"
+        return f"{chosen}({', '.join(expressions.by_bytes(side, kind) for side in (stored, added))}){expressions.plain(kind)}"
+
+    def delete_hours(self) -> TextClause:
+        """Of the hours that begin in [:since, :until]; null: without an end."""
+        until = f"{ARRIVED_HOUR} <= coalesce(cast(:until as timestamptz), 'infinity')"
+        return text(f"delete from {self._table} where {ARRIVED_HOUR} >= cast(:since as timestamptz) and {until}")
+
+    def differences(self, computed: str | None) -> TextClause:
+        """The rows that only the stream has of an hour, or only what is computed; None: nothing is."""
+        return only_in_one(f"select {self._listed} from {self._table} where {OF_HOUR}", self._of_load(computed))
+
+    def deltas_of(self, computed: str) -> TextClause:
+        """What is computed, as `add` takes it."""
+        hour = f"cast(:hour as timestamptz) as {ARRIVED_HOUR}"
+        return text(f"select cast(json_agg(delta) as text) from (select {hour}, computed.* from ({computed}) computed) delta")
+
+    def _of_load(self, computed: str | None) -> str:
+        if computed is None:
+            return f"select {self._listed} from {self._table} where false"
+        return f"select {self._listed} from ({computed}) computed"
+
+    def drop(self) -> list[TextClause]:
+        return [text(f"drop view if exists {self.stream.aggregate.target.sql}"), text(f"drop table if exists {self._table}")]
+
+
+def _as_double(total: str) -> str:
+    is_beyond, double = f"abs({total}) > {DOUBLE_MAX} and abs({total}) < 'Infinity'", expressions.DOUBLE
+    return f"case when {is_beyond} then sign({total}) * cast('Infinity' as {double}) else cast({total} as {double}) end"
+
+
+def deltas_json(rows: Iterable[Mapping[str, Any]]) -> str:
+    return json.dumps([{name: _json_value(value) for name, value in row.items()} for row in rows], ensure_ascii=False)
+
+
+def _json_value(value: Any) -> Any:
+    """As text where JSON's own number or nothing at all would stand for it: PostgreSQL reads its input of the column's type."""
+    match value:
+        case float() | Decimal():
+            return str(value)
+        case datetime():
+            return value.isoformat()
+        case _:
+            return value
