@@ -65,7 +65,9 @@ class Reached:
 def reached_in(
     frozen: Sequence[FrozenHour], positions: Mapping[int, int], hours: Mapping[int, datetime] = NOTHING_KNOWN
 ) -> dict[int, Reached]:
-    """By partition, with the boundaries of these windows."""
+    """By partition, with the boundaries of these windows. Windows that are frozen without a partition have none of its records:
+    it begins after them."""
+    newest_end = [(frozen[-1].interval.end, 0)] if frozen else []
     reached = {}
     for partition, position in positions.items():
         ranges = [(window.interval, window.ranges[partition]) for window in frozen if partition in window.ranges]
@@ -75,6 +77,7 @@ def reached_in(
                 for interval, part in ranges
                 for boundary in ((interval.start, part.start_offset), (interval.end, part.end_offset))
             }
+            or newest_end
         )
         first = max((number for number, (_, offset) in enumerate(boundaries_of) if offset <= position), default=0)
         reached[partition] = Reached(position=position, boundaries=boundaries_of[first:], hour=hours.get(partition))
