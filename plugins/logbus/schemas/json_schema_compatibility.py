@@ -204,7 +204,8 @@ class SchemaComparison:
             yield ReadingProblem("TYPE_NARROWED", f"{', '.join(sorted(lacking))} is written and not read", path)
 
     def of_values(self, reader: Subschema, writer: Subschema, path: str) -> Iterator[ReadingProblem]:
-        values = [_exact(value) for value in _values(reader) or ()]
+        keyword = path.rpartition("/")[2]
+        values = [_exact(value) for value in _values(reader.part({keyword: reader.members[keyword]})) or ()]
         written = _values(writer)
         if written is None and _types(writer) == {"boolean"}:
             written = [True, False]
@@ -402,7 +403,7 @@ def _exact(value: Any) -> str:
 def _identity(subschema: Subschema) -> str:
     """What a subschema means: its text, and the text that its references lead into."""
     own = json.dumps(subschema.schema, sort_keys=True)
-    return f"{id(subschema.base)} {own}" if "$ref" in own else own
+    return f"{id(subschema.base)} {own}" if _has_references(own) else own
 
 
 def _are_equal(reader: Subschema, writer: Subschema) -> bool:
@@ -410,9 +411,14 @@ def _are_equal(reader: Subschema, writer: Subschema) -> bool:
     own = _exact(reader.schema)
     if own != _exact(writer.schema):
         return False
-    if "Ref" not in own and "$ref" not in own:
+    if not _has_references(own):
         return True
     return _exact(reader.base) == _exact(writer.base) and reader.document.referenced == writer.document.referenced
+
+
+def _has_references(text: str) -> bool:
+    """`$ref`, `$recursiveRef` or `$dynamicRef`."""
+    return "$ref" in text or "Ref" in text
 
 
 def _is_equal_at(keyword: str, reader: Subschema, writer: Subschema) -> bool:
@@ -423,4 +429,5 @@ def _is_equal_at(keyword: str, reader: Subschema, writer: Subschema) -> bool:
     accepted, written = reader.members.get(keyword, absent), writer.members.get(keyword, absent)
     if accepted is absent or written is absent:
         return accepted is written
-    return _are_equal(reader.part(accepted), writer.part(written))
+    # With the keyword, which may be a reference.
+    return _are_equal(reader.part({keyword: accepted}), writer.part({keyword: written}))

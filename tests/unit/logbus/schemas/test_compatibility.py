@@ -24,7 +24,7 @@ from google.protobuf.message import Message
 from google.protobuf.unknown_fields import UnknownFieldSet
 from grpc_tools import protoc
 from logbus.schemas.compatibility import LEVELS, EarlierSchema, problems_of
-from logbus.schemas.schema_text import ResolvedSchema, SchemaText, SchemaType
+from logbus.schemas.schema_text import InvalidText, ResolvedSchema, SchemaText, SchemaType, protobuf_files
 
 from tests.support.schema_pairs import AVRO_PAIRS, JSON_PAIRS, PROTOBUF_PAIRS, VALUES
 
@@ -226,6 +226,24 @@ def test_the_text_of_a_proto_file_is_compiled_with_what_it_imports() -> None:
     )
     verdicts = [problems_of(level, new, [EarlierSchema(version=1, resolved=old)]) for level in ("BACKWARD", "FORWARD")]
     assert [not problems for problems in verdicts] == [True, False]
+
+
+@pytest.mark.parametrize("name", ["@/etc/hostname", "--version", "-h", "a\0b", "\n", "x" * 256, "ä" * 200, "", ".", "../a", "/a"])
+def test_a_reference_is_a_file_whatever_its_name_and_no_argument_of_the_compiler(name: str) -> None:
+    text = 'syntax = "proto3"; message A {}'
+    schema = ResolvedSchema(schema=SchemaText(kind=SchemaType.PROTOBUF, text=descriptor("message A {}")), referenced={name: text})
+    if name.startswith(("@", "-")):
+        assert [file.name for file in protobuf_files(schema)] == [name, protobuf_files(schema)[-1].name]
+    else:
+        with pytest.raises(InvalidText, match="a reference cannot be called"):
+            protobuf_files(schema)
+
+
+def test_references_that_are_file_and_folder_at_once_are_refused() -> None:
+    text = 'syntax = "proto3"; message A {}'
+    schema = SchemaText(kind=SchemaType.PROTOBUF, text=text)
+    with pytest.raises(InvalidText, match="beside the others"):
+        protobuf_files(ResolvedSchema(schema=schema, referenced={"a": text, "a/b.proto": text}))
 
 
 def test_a_message_names_version_level_and_what_was_not_understood() -> None:
