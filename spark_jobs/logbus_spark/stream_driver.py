@@ -29,10 +29,10 @@ from logbus.loads import frozen_schemas
 from logbus.parsing import Parser, batches, parser_for
 from logbus.schemas.decoders import FORMATS
 from logbus.streams import epoch_commit, stream_ledger
-from logbus.streams.arrow_aggregation import Aggregator
 from logbus.streams.definition import Stream
 from logbus.streams.epoch_plan import EpochPlanner, PlannedPart, reached_in
 from logbus.streams.epochs import EpochPart, Repair
+from logbus.streams.kinds import collector_of
 from logbus.windows import boundaries
 from logbus.windows.log_changes import refuse_if_recreated
 from pyspark.sql import SparkSession
@@ -270,7 +270,7 @@ class StreamDriver:
         return epoch_commit.Epoch(
             number=number,
             parts=[epoch_part(number, part, tallies.get(index, PartTally())) for index, part in enumerate(parts)],
-            deltas=Aggregator(self.stream.aggregate, row_columns(self.parser())).merge(
+            deltas=collector_of(self.stream.content, row_columns(self.parser())).merge(
                 result.deltas for result in results if result.deltas is not None
             ),
             newest_timestamp=model.instant(newest_ms) if 0 <= newest_ms <= batches.CALENDAR_MS_MAX else None,
@@ -291,7 +291,7 @@ class StreamDriver:
             for number, part in enumerate(parts)
         ]
         job = EpochJob(
-            aggregate=self.stream.aggregate,
+            content=self.stream.content,
             topic=pipeline.topic,
             isolation_level=pipeline.isolation_level,
             parse=pipeline.parse,

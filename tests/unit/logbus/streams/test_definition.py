@@ -19,7 +19,7 @@ def test_what_the_ledger_stores_is_the_same_stream() -> None:
     stream = define_stream("live", ACCESS_LOG, **PLAIN, where="status < 500", trigger="500ms", max_offsets_per_trigger=10)
     row = {"name": "live", "pipeline": "access_log", "table_name": "live"}
     assert of_ledger({**row, "definition": json.loads(json.dumps(stream.definition()))}) == stream
-    assert (stream.trigger, stream.aggregate.window) == (timedelta(seconds=0.5), timedelta(minutes=1))
+    assert (stream.trigger, stream.content.window) == (timedelta(seconds=0.5), timedelta(minutes=1))
 
 
 @pytest.mark.parametrize(("view", "table"), [("live", ("live_by_arrival", "public")), ("web.live", ("live_by_arrival", "web"))])
