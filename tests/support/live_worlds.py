@@ -22,7 +22,7 @@ from tests.support.in_process import TASKS, Tasks, driver
 from tests.support.ledgers import NOW, World, at, hour
 from tests.support.streams import run_tasks_in_memory
 
-Record = tuple[float, Mapping[str, Any] | bytes]  # the hour at which it arrives, and what it holds
+Record = tuple[float, Mapping[str, Any] | bytes | None]  # the hour at which it arrives, and what it holds
 
 
 @dataclass
@@ -39,11 +39,11 @@ class LiveWorld:
     def register(self, name: str, columns: Mapping[str, str], partitions: int = 1) -> None:
         if name not in self.world.log.topics:
             self.world.log.create(name, partitions)
-        self.world.register(name=name, topic=name, table=name, parse="json", settings={"columns": columns})
+        self.world.register(name=name, topic=name, table=name, parse="json", settings={"columns": columns, "max_error_rate": 0.5})
 
     def arrive(self, name: str, records: Iterable[Record], partition: int = 0) -> None:
         values = [
-            (milliseconds(at(number)), value if isinstance(value, bytes) else json.dumps(value).encode())
+            (milliseconds(at(number)), json.dumps(value).encode() if isinstance(value, Mapping) else value)
             for number, value in records
         ]
         self.world.log.append_values(name, values, partition)

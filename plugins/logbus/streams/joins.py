@@ -120,9 +120,12 @@ def define_join(
     pairs = tuple(on.items()) if isinstance(on, Mapping) else ((on, on),)
     if not pairs or not all(isinstance(column, str) for pair in pairs for column in pair):
         raise wrong(f"on is a column of both sides, or a mapping of the left one's to the right one's; got {on!r}")
-    span = pipeline_definition.length_of(name, within)
+    try:
+        span = pipeline_definition.length_of(name, within)
+    except errors.UserError:
+        span = timedelta()
     if span <= timedelta():
-        raise wrong(f"within is how far apart the times of two rows may be, such as '1h'; got {within!r}")
+        raise wrong(f"within is how far apart the times of two rows may be, such as '15m', '1h' or '1d'; got {within!r}")
     event_times = (event_time, event_time) if isinstance(event_time, str) else event_time
     columns = tuple(
         dict(side) if isinstance(side, Mapping) else {column: column for column in side} for side in (left_columns, right_columns)
