@@ -157,7 +157,7 @@ class LogBroker:
 
         from logbus_broker.cluster_engine import ClusterEnvironment
         from logbus_broker.network.peer import PeerConnections, listens_at, resolver
-        from logbus_broker.network.peer_login import peer_security
+        from logbus_broker.network.peer_connection import peer_security
 
         config, chance = self._config, random.SystemRandom()
         security = peer_security(config, self._users)
@@ -303,7 +303,7 @@ class LogBroker:
 def zookeeper_store(config: BrokerConfig, clock: SystemClock, wake: Callable[[], None]) -> ZooKeeperStore:
     """The connection to ZooKeeper that the settings describe, not begun."""
     from logbus_broker.cluster.zookeeper import Access, ZooKeeperStore
-    from logbus_broker.network.peer_login import zookeeper_encryption
+    from logbus_broker.network.certificates import zookeeper_encryption
 
     access = Access(
         encrypt=zookeeper_encryption(config) if config.zookeeper_tls else None,

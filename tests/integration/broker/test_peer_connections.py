@@ -12,7 +12,7 @@ import pytest
 from logbus.waiting import PATIENCE_SECONDS
 from logbus_broker.cluster.metadata_image import Endpoint
 from logbus_broker.network.peer import CONNECT_SECONDS_MAX, RETRY_SECONDS_MAX
-from logbus_broker.network.peer_login import Account, PeerSecurity
+from logbus_broker.network.peer_connection import Account, PeerSecurity
 from logbus_broker.protocol import codec
 from logbus_broker.protocol.api import ApiKey
 from logbus_broker.replication.interfaces import PeerRequest
