@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 EPOCHS_KEPT = 1_000  # half an hour of them at full speed: rates and lag look no further back
-WINDOWS_AT_ONCE = 50  # that are looked at from the newest one back; usually the first few are enough
+WINDOWS_AT_ONCE = 10  # that are looked at from the newest one back; usually the first few are enough
 NAMED_MAX = 5  # hours that an error names
 
 
