@@ -370,13 +370,17 @@ def drop(engine: sa.Engine, name: str) -> None:
     is refused when it commits."""
     row_in = schema.stream_join
     with engine.begin() as connection:
-        names = [name]
+        names = sides_of(connection, name)
         for join in joins.joins_in(connection, row_in.c.name == name):
             drop_relations(connection, join.table, [sa.text(f"drop view if exists {join.view.sql}")])
             connection.execute(sa.delete(row_in).where(row_in.c.name == name))
-            names = [side.name for side in join.sides]
-        for stream_name in names:
+        for stream_name in names or [name]:
             drop_stream(connection, stream_name)
+
+
+def sides_of(connection: sa.Connection, name: str) -> list[str]:
+    """The streams of a join; none if there is no join of that name."""
+    return [side.name for join in joins.joins_in(connection, schema.stream_join.c.name == name) for side in join.sides]
 
 
 def drop_stream(connection: sa.Connection, name: str) -> None:

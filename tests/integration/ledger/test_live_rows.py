@@ -3,13 +3,15 @@ however late a side comes. The log is in memory, and there is no Spark."""
 
 from __future__ import annotations
 
+import json
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
 import pytest
+from click.testing import Result
 from logbus.errors import AuditMismatch, UserError, WrongRequest
 from logbus.expressions import count, sum_of
 from logbus.streams import stream_ledger
@@ -301,6 +303,31 @@ def test_sides_that_cannot_be_joined_and_one_that_is_in_use_are_refused(live: Li
         stream_ledger.drop(live.engine, "paid_left")
     with pytest.raises(WrongRequest, match="the table public.paid belongs to the join paid"):
         live.define(define_live_rows("paid", "orders", columns=["amount"]))
+
+
+def test_the_commands_define_and_drop_rows_and_joins(live: LiveWorld, run: Callable[..., Result]) -> None:
+    live.register("orders", ORDERS)
+    live.register("payments", PAYMENTS)
+    assert run("stream", "rows", "seen", "--pipeline", "orders", "--column", "amount").stdout == (
+        "seen: rows with amount\nread seen; `logbus stream run seen` computes it\n"
+    )
+    words = ("--left", "orders", "--right", "payments", "--on", "order_id=order", "--right-column", "paid=amount")
+    assert run("stream", "join", "paid", *words).stdout == (
+        "paid: orders join payments on order_id = order, within 1:00:00\n"
+        "read paid; `logbus stream run paid_left` and `logbus stream run paid_right` compute it\n"
+    )
+    shown = json.loads(run("stream", "join", "paid", *words, "--json").stdout)
+    assert [side["columns"] for side in shown["streams"]] == [["order_id"], ["order", "amount"]]
+    live.world.execute("create table people (order_id bigint unique, who text)")
+    live.once("paid_left")
+    table = ("--key", "order_id", "--lookup", "people", "order_id", "who")
+    assert "with who of people for order_id" in run("stream", "create", "by_who", "--pipeline", "orders", *table).stdout
+    assert run("stream", "drop", "paid").stdout.splitlines() == [
+        "would be dropped: view paid_left and table public.paid_left_by_arrival of orders",
+        "would be dropped: view paid_right and table public.paid_right_by_arrival of payments",
+    ]
+    assert run("stream", "drop", "paid", "--execute").exit_code == 0
+    assert live.world.rows("select name from logbus.stream order by 1") == [("by_who",), ("seen",)]
 
 
 # A stream with a table.
