@@ -11,6 +11,7 @@ import gc
 import logging
 import resource
 import signal
+import socket
 import sys
 import uuid
 from collections.abc import Callable, Mapping
@@ -95,19 +96,7 @@ class LogBroker:
             environment=self._cluster_environment(thread_pool, poller, clock) if config.is_clustered else None,
             on_ready=self._entered,
         )
-        # Served by the loop, not by a thread: a page that can be read proves that the loop is running, which is what a health
-        # check is for.
-        self._metrics: HttpEndpoint | None = None
-        if metrics is not None:
-            routes = {"/metrics": self._page, "/health": self._health}
-            self._metrics = HttpEndpoint(
-                metrics,
-                routes,
-                poller=poller,
-                now=clock.monotonic,
-                descriptors_end=open_files.readers_end,
-                names=() if reach_of(metrics.getsockname()[0]) else {*NAMES_OF_LOOPBACK, metrics.getsockname()[0]},
-            )
+        self._metrics = None if metrics is None else self._metrics_endpoint(metrics, poller, open_files.readers_end)
         self._server = Server(
             self._listening,
             dispatch=self._engine.dispatch,
@@ -131,6 +120,19 @@ class LogBroker:
             connect={listener.name: listener.connection for listener in self._tls},
         )
         self._sweep()
+
+    def _metrics_endpoint(self, sock: socket.socket, poller: Poller[Any], descriptors_end: int) -> HttpEndpoint:
+        """Served by the loop, not by a thread: a page that can be read proves that the loop is running, which is what a health
+        check is for."""
+        address = sock.getsockname()[0]
+        return HttpEndpoint(
+            sock,
+            {"/metrics": self._page, "/health": self._health},
+            poller=poller,
+            now=self._clock.monotonic,
+            descriptors_end=descriptors_end,
+            names=() if reach_of(address) else {*NAMES_OF_LOOPBACK, address},
+        )
 
     def _sweep(self) -> None:
         now = self._clock.now_ms() / 1000

@@ -362,8 +362,10 @@ def reset(name: str, since: datetime, is_executed: bool, warehouse_url: str, as_
 @options.warehouse_option
 @options.json_option
 def drop(name: str, is_executed: bool, warehouse_url: str, as_json: bool) -> None:
-    """Forget NAME, and drop its view and its table, of a join both its sides, too; the pipeline's rows stay. A DAG that defines it
-    makes it again."""
+    """Forget NAME, and drop its view and its table; the pipeline's rows stay. A DAG that defines it makes it again.
+
+    Of a join, both sides are dropped with it.
+    """
     from logbus.streams import stream_ledger
 
     engine = options.open_ledger(warehouse_url).engine

@@ -14,6 +14,7 @@ holds already are combined in the same way.
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -156,6 +157,21 @@ class Aggregator:
         for column, (number, function) in zip(self.stored, chosen, strict=True):
             arrays.append(column.from_grouped(groups.column(f"{number}_{function}").combine_chunks()))
         return pa.Table.from_arrays(arrays, schema=self.schema)
+
+
+def as_json(deltas: pa.Table) -> str:
+    """Rows as objects. What JSON has no number for, or none as exact, is text: PostgreSQL reads it by its column's type. Arrow
+    writes the texts of a column at once, which takes a third of the time of Python's values."""
+    rows = zip(*map(json_values, deltas.columns), strict=True)
+    return json.dumps([dict(zip(deltas.column_names, row, strict=True)) for row in rows], ensure_ascii=False)
+
+
+def json_values(column: pa.ChunkedArray) -> list[Any]:
+    if pa.types.is_binary(column.type):
+        return [None if value is None else rf"\x{value.hex()}" for value in column.to_pylist()]
+    is_written = (pa.types.is_timestamp, pa.types.is_date, pa.types.is_decimal, pa.types.is_floating)
+    values: list[Any] = (column.cast(pa.string()) if any(is_it(column.type) for is_it in is_written) else column).to_pylist()
+    return values
 
 
 def stored_columns(dialect: expressions.Dialect, name: str, measure: expressions.Measure) -> list[StoredColumn]:
