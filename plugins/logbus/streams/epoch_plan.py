@@ -55,7 +55,7 @@ NOTHING_KNOWN: Mapping[int, datetime] = {}
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reached:
     """How far a partition is. `boundaries` are the frozen ones in order of time, from the last one at or before the position on;
-    none if nothing is frozen there. `hour` is that of what was committed last, where it is searched_to."""
+    none if nothing is frozen there. `hour` is that of what was committed last, where it is known."""
 
     position: int
     boundaries: Sequence[Boundary] = ()
