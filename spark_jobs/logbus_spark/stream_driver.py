@@ -39,7 +39,7 @@ from pyspark.sql import SparkSession
 from sqlalchemy import Engine
 from sqlalchemy.exc import InterfaceError, OperationalError, SQLAlchemyError
 
-from logbus_spark import session
+from logbus_spark import records, session
 from logbus_spark.application import Application, Preparation, cause
 from logbus_spark.job import TASKS_PER_CORE, PlanSlice, pack_slices
 from logbus_spark.stream_task import EpochJob, EpochTaskResult, PartTally, epoch_plans, row_columns
@@ -183,7 +183,8 @@ class StreamDriver:
         self.pipeline = self.application.ledger.pipeline(self.stream.pipeline)
         if self.pipeline.parse in FORMATS:
             book = frozen_schemas.book_of(self.engine, self.pipeline.name)
-            self.take(self.application.meet(self.pipeline, book, ()))
+            prefixes = records.sampled_prefixes(self.application.client.config, self.pipeline, self.unread())
+            self.take(self.application.meet(self.pipeline, book, prefixes))
             return
         inferred = self.application.infer(self.pipeline, self.unread()) if self.pipeline.options.infer else self.pipeline
         self.take(self.application.with_target(inferred))
