@@ -15,7 +15,7 @@ from logbus.aggregates.definition import EVENT_TIME_DEFAULT
 from logbus.cli import completion, options, output, signals
 from logbus.cli.load import SPARK_OPTIONS
 from logbus.kafka import client, topics
-from logbus.streams import listing
+from logbus.streams import listing, stream_ledger
 from logbus.streams.definition import (
     MAX_OFFSETS_DEFAULT,
     MAX_ROWS_DEFAULT,
@@ -146,8 +146,6 @@ def definition_in(settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str
 
 
 def define(subject: Stream | Join, *, since: datetime | None, warehouse_url: str, as_json: bool) -> None:
-    from logbus.streams import stream_ledger
-
     engine, now = options.open_ledger(warehouse_url).engine, options.clock()
     if isinstance(subject, Join):
         stream_ledger.define_join(engine, subject, now, since=since)
@@ -316,7 +314,7 @@ def prove(name: str, since: datetime | None, until: datetime | None, warehouse_u
     Without a span, those that are audited and not proven; its DAG does this after each audit. An hour that the stream has not
     read to its end yet is behind, which is no failure. What differs is replaced by what the load brought, and shown by `show`.
     """
-    from logbus.streams import proof
+    from logbus.streams import proof  # imports Arrow
 
     engine, now = options.open_ledger(warehouse_url).engine, options.clock()
     if since is None and until is None:
@@ -338,8 +336,6 @@ def prove(name: str, since: datetime | None, until: datetime | None, warehouse_u
 @options.json_option
 def reset(name: str, since: datetime, is_executed: bool, warehouse_url: str, as_json: bool) -> None:
     """Forget what NAME has counted of an hour and of all after it, and begin there again. A driver that runs it is ended."""
-    from logbus.streams import stream_ledger
-
     engine, now = options.open_ledger(warehouse_url).engine, options.clock()
     with engine.connect() as connection:
         listing.status_of(connection, name, now)
@@ -366,8 +362,6 @@ def drop(name: str, is_executed: bool, warehouse_url: str, as_json: bool) -> Non
 
     Of a join, both sides are dropped with it.
     """
-    from logbus.streams import stream_ledger
-
     engine = options.open_ledger(warehouse_url).engine
     with engine.connect() as connection:
         names = stream_ledger.sides_of(connection, name) or [name]
