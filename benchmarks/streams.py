@@ -1,0 +1,221 @@
+"""A stream against plain Structured Streaming with the Kafka connector (`structured_stream.py`): the same aggregate of the same
+records into the same PostgreSQL, with as much memory, in the same run.
+
+A backlog: a million requests of three hours in four partitions, in turns, each in a session that is started before the clock;
+all tables must hold the same in the end. Then a steady load on each side: how old is the oldest record that nobody can read
+yet, asked four times a second; how much memory its processes hold in the first and in the last quarter of that time; and, after
+it, how long 4,000 records take that come at once.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import count as numbers
+from pathlib import Path
+from statistics import median, quantiles
+from typing import Any
+
+import psycopg
+from confluent_kafka.admin import AdminClient, NewTopic
+from logbus.kafka.client import Client
+from logbus.kafka.topics import Topics
+from logbus.loads.embedded import EmbeddedPostgres
+from logbus.loads.engine import libpq_uri
+from logbus.waiting import PATIENCE_SECONDS, wait_until
+from rich.console import Console
+
+from benchmarks import processes
+from benchmarks.figures import Figure, Target, figure
+from benchmarks.ingest import Place
+from benchmarks.ingest_data import produce_events
+from benchmarks.loads import Scale
+from benchmarks.peers.logbus import LogbusBroker
+from benchmarks.sides import OURS
+from benchmarks.stream_data import SteadyProducer, requests
+from benchmarks.stream_sides import TRIGGER_SECONDS, OurStream, StreamSide, StructuredStream
+from benchmarks.turns import compare, in_turns
+
+PEER = "plain Structured Streaming"
+RECORDS, PARTITIONS, HOURS = 1_000_000, 4, 3
+RATE = 10_000
+BURST, BURSTS = 4_000, 10
+BETWEEN_BURSTS_SECONDS = 2 * TRIGGER_SECONDS  # no burst waits for the trigger of the one before
+WARM_UP_SECONDS = 30.0
+SAMPLE_SECONDS, SEND_SECONDS = 0.25, 0.02
+MIB = 1 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Steady:
+    """What a steady load shows: ages in seconds, memory in MiB, the seconds until each burst could be read."""
+
+    ages: Sequence[float]
+    memory: Sequence[float]
+    bursts: Sequence[float]
+
+    @property
+    def age_p99(self) -> float:
+        return quantiles(self.ages, n=100)[-1]
+
+    @property
+    def memory_at_first(self) -> float:
+        return max(self.memory[: len(self.memory) // 4])
+
+    @property
+    def memory_at_last(self) -> float:
+        return max(self.memory[-len(self.memory) // 4 :])
+
+    def __str__(self) -> str:
+        return (
+            f"age {median(self.ages):.2f} s, p99 {self.age_p99:.2f} s; {self.memory_at_first:.0f} MiB, then "
+            f"{self.memory_at_last:.0f} MiB; a burst {median(self.bursts):.2f} s"
+        )
+
+
+@dataclass(slots=True, kw_only=True)
+class SteadyLoad:
+    """Sends records, and looks at the table that a process makes of them."""
+
+    producer: SteadyProducer
+    process: subprocess.Popen[bytes]
+    connection: psycopg.Connection[Any]
+    table: str
+    ages: list[float] = field(default_factory=list)
+    memory: list[float] = field(default_factory=list)
+
+    def visible(self) -> int:
+        if self.process.poll() is not None:
+            raise RuntimeError(f"{self.table}: the stream ended with {self.process.returncode}")
+        return visible(self.connection, self.table)
+
+    def last(self, seconds: float) -> None:
+        """The load for so long, and what it shows."""
+        self.ages, self.memory = [], []
+        end, sample = time.monotonic() + seconds, 0.0
+        while (now := time.monotonic()) < end:
+            self.producer.send_due()
+            if now >= sample:
+                sample = now + SAMPLE_SECONDS
+                self.ages.append(self.producer.age(self.visible()))
+                self.memory.append(processes.rss_bytes(self.process.pid) / MIB)
+            time.sleep(SEND_SECONDS)
+
+    def wait_visible(self) -> None:
+        self.producer.flush()
+        wait_until(lambda: self.visible() >= self.producer.count, what=f"all records in {self.table}", poll_seconds=SEND_SECONDS)
+
+    def burst(self) -> float:
+        time.sleep(BETWEEN_BURSTS_SECONDS)
+        self.producer.send(BURST)
+        self.producer.flush()
+        began = time.monotonic()
+        self.wait_visible()
+        return time.monotonic() - began
+
+
+def run(console: Console, scale: Scale) -> Sequence[Figure]:
+    with tempfile.TemporaryDirectory(prefix="logbus-bench-") as scratch:
+        directory = Path(scratch)
+        with LogbusBroker(directory / "broker") as broker, EmbeddedPostgres(directory / "pg") as server:
+            client = {"bootstrap.servers": broker.bootstrap}
+            log, serial = Topics(Client(client)), numbers()
+
+            def place() -> Place:
+                warehouse = server.create_database(f"place_{next(serial)}")
+                return Place(directory=directory, client=client, warehouse=warehouse, log=log)
+
+            return [*backlog(place, console, scale), *steady(place, console, scale)]
+
+
+def backlog(place: Callable[[], Place], console: Console, scale: Scale) -> list[Figure]:
+    topic, count, rows = "backlog", scale.records(RECORDS), set[Any]()
+    produce_events(place().client, topic, requests(count, HOURS), PARTITIONS)
+
+    def once(side: StreamSide, number: int) -> float:
+        here = place()
+        side.define(here, topic)
+        seconds = side.once(here, topic)
+        with connected(here) as connection:
+            rows.add(contents(connection, side.table))
+            if visible(connection, side.table) != count or len(rows) != 1:
+                raise RuntimeError(f"{side.table} does not hold what {count} records add up to")
+        return count / seconds
+
+    measured = in_turns("backlog", entrants(once), rounds=scale.rounds, console=console, prepare=scale.settle)
+    name, pair = f"a backlog of {count // 1000} k records", (measured[OURS], measured[PEER])
+    return [compare(name, "records/s", float, pair, against=PEER, target=Target(ratio_min=0.9))]
+
+
+def steady(place: Callable[[], Place], console: Console, scale: Scale) -> list[Figure]:
+    def once(side: StreamSide, number: int) -> Steady:
+        return steady_load(place(), side, f"steady-{side.table}", scale.steady_seconds)
+
+    measured = in_turns("steady load", entrants(once), rounds=1, console=console, prepare=scale.settle)
+    pair, ours = (measured[OURS], measured[PEER]), measured[OURS].rounds
+    rate = f"{RATE:,} records a second, a trigger of {TRIGGER_SECONDS:g} s"
+    return [
+        compare(f"{rate}: age, p99", "s", lambda one: one.age_p99, pair, against=PEER, target=Target(ours_max=5)),
+        compare(f"{rate}: age, median", "s", lambda one: median(one.ages), pair, against=PEER),
+        compare(f"{rate}: memory", "MiB", lambda one: one.memory_at_last, pair, against=PEER),
+        figure(
+            f"{rate}: memory, after {scale.steady_seconds:,.0f} s",
+            "MiB",
+            ours=[one.memory_at_last for one in ours],
+            peer=[one.memory_at_first for one in ours],
+            target=Target(ratio_max=1.1),
+            against="its first quarter",
+        ),
+        figure(
+            f"{BURST:,} records at once: until they can be read",
+            "s",
+            ours=[seconds for one in ours for seconds in one.bursts],
+            target=Target(ours_max=1.5),
+        ),
+    ]
+
+
+def entrants(once: Callable[[StreamSide, int], Any]) -> dict[str, Callable[[int], Any]]:
+    return {OURS: partial(once, OurStream()), PEER: partial(once, StructuredStream())}
+
+
+def steady_load(here: Place, side: StreamSide, topic: str, seconds: float) -> Steady:
+    client = AdminClient(dict(here.client))  # kept in a variable: a client that is garbage-collected drops its requests
+    client.create_topics([NewTopic(topic, PARTITIONS)])[topic].result(PATIENCE_SECONDS)
+    side.define(here, topic)
+    producer = SteadyProducer(here.client, topic, RATE)
+    process = side.run(here, topic)
+    try:
+        with connected(here) as connection:
+            load = SteadyLoad(producer=producer, process=process, connection=connection, table=side.table)
+            producer.send(BURST)
+            load.wait_visible()
+            load.last(WARM_UP_SECONDS)
+            load.last(seconds)
+            load.wait_visible()
+            return Steady(ages=load.ages, memory=load.memory, bursts=[load.burst() for _ in range(BURSTS)])
+    finally:
+        processes.stop(process)
+
+
+def connected(here: Place) -> psycopg.Connection[Any]:
+    return psycopg.connect(libpq_uri(here.warehouse), autocommit=True)
+
+
+def visible(connection: psycopg.Connection[Any], table: str) -> int:
+    """How many records its rows stand for."""
+    (count,) = connection.execute(f"select coalesce(sum(requests), 0) from {table}").fetchone() or (0,)
+    return int(count)
+
+
+def contents(connection: psycopg.Connection[Any], table: str) -> str:
+    """The same text for the same rows."""
+    row = "(window_start at time zone 'UTC', host, requests, bytes::bigint)"
+    (digest,) = connection.execute(
+        f"select md5(string_agg({row}::text, ',' order by window_start, host)) from {table}"
+    ).fetchone() or ("",)
+    return str(digest)
