@@ -127,33 +127,12 @@ def large_figures(
     operator: Sequence[float],
 ) -> list[Figure]:
     name = f"{count // 1000} k events, one hour"
-    seconds, rates = [one.seconds for one in ours], [count / one.seconds for one in ours]
+    rates = [count / one.seconds for one in ours]
     return [
         figure(f"{name}: load", "rows/s", ours=rates, target=Target(ours_min=120_000)),
-        figure(
-            f"{name}: load",
-            "s",
-            ours=seconds,
-            peer=[one.seconds for one in barest],
-            target=Target(ratio_max=1.15),
-            against="barest job",
-        ),
-        figure(
-            f"{name}: loaded again",
-            "s",
-            ours=[one.seconds for one in again],
-            peer=seconds,
-            target=Target(ratio_max=1.15),
-            against="first load",
-        ),
-        figure(
-            f"{name}: load of Avro",
-            "s",
-            ours=[one.seconds for one in avro],
-            peer=seconds,
-            target=Target(ratio_max=1.15),
-            against="the same as JSON",
-        ),
+        loads_beside(f"{name}: load", ours, barest, against="barest job"),
+        loads_beside(f"{name}: loaded again", again, ours, against="first load"),
+        loads_beside(f"{name}: load of Avro", avro, ours, against="the same as JSON"),
         figure(f"{name}: commit", "s", ours=slowest_commits(ours), target=Target(ours_max=1)),
         figure(f"{name}: commit, loaded again", "s", ours=slowest_commits(again), target=Target(ours_max=1)),
         figure(f"{name}: audit", "s", ours=audits),
@@ -170,6 +149,12 @@ def large_figures(
             against="a quarter",
         ),
     ]
+
+
+def loads_beside(title: str, ours: Sequence[Timed], others: Sequence[Timed], *, against: str) -> Figure:
+    """What a load may cost more than another one of the same records."""
+    seconds, peer = ([one.seconds for one in timed] for timed in (ours, others))
+    return figure(title, "s", ours=seconds, peer=peer, target=Target(ratio_max=1.15), against=against)
 
 
 def slowest_commits(loads: Sequence[Timed]) -> list[float]:

@@ -46,6 +46,7 @@ ONE_REAL_PASS = (
     "tests/integration/ledger/test_freezing.py",  # PostgreSQL: which offsets are an hour, their load, its proof
     "tests/integration/ledger/test_commit.py",
     "tests/integration/ledger/test_audit.py",
+    "tests/integration/ledger/test_streams.py::test_the_view_is_what_arrived",
     "tests/fault/broker/test_kill.py",
     "tests/e2e/test_demo.py",  # 24 hours through Airflow and Spark
     "tests/e2e/test_in_browser.py::test_an_hour_is_rerun_and_turns_green",  # and one more, from a page in Chromium

@@ -25,6 +25,7 @@ from logbus_broker.cluster import (
     membership,
     metadata_history,
     metadata_image,
+    other_brokers,
     znodes,
 )
 from logbus_broker.cluster.store import Store
@@ -76,7 +77,6 @@ class Cluster:
         ports: Mapping[str, int],
         code_of: Callable[[BrokerError], int],
     ) -> None:
-        """`ports` are the actual ports, by listener."""
         self._config = config
         self._directory = directory
         self._clock = clock
@@ -101,23 +101,9 @@ class Cluster:
             code_of=code_of,
             session_ids=environment.session_ids,
         )
-        node = metadata_image.BrokerNode(
-            broker_id=config.broker_id,
-            incarnation=-1,
-            endpoints={
-                name: metadata_image.Endpoint(
-                    host=listener.host, port=listener.port, security_protocol=config.protocol_of(name).value
-                )
-                # Register the advertised address: the bound one may be the wildcard address, or a port that is mapped to
-                # another.
-                for name, listener in config.advertised_at(ports).items()
-            },
-            rack=config.rack,
-            directory_id=directory.directory_id,
-        )
         self.member = membership.ClusterMember(
             self.store,
-            node,
+            _registered_as(config, ports, directory.directory_id),
             cluster_id=directory.cluster_id,
             new_cluster_id=local_files.encode_id(new_id()),
             clock=clock,
@@ -126,20 +112,16 @@ class Cluster:
             answers=self._ask_whether_it_answers,
         )
         self.grace_seconds = _SERVED_WITHOUT_LEAD_SESSIONS * config.zookeeper_session_ms / 1000
-        self.failure_detector = controller.FailureDetector()
         self.is_ready = False  # requests can be served
         self.has_entered = False  # all logs are open
         self._peers = environment.connect(self)
+        self._others = other_brokers.OtherBrokers(config.broker_id, config.inter_broker_listener, self._peers.know)
         self._fetchers = replica_fetcher.ReplicaFetcherManager(self._fetcher_of)
         self._is_noting = False
         self._quota = replication_quota.ReplicationQuota(config.broker_id)
         self._start: lifecycle.ClusterStartup | None = None
         self._leaving: lifecycle.ControlledShutdown | None = None
         self._wants_to_leave: Callable[[], None] | None = None
-        self._endpoints: dict[int, metadata_image.Endpoint] = {}
-        self._processes: dict[int, int] = {}  # incarnations, by broker id
-        self._gone: dict[int, None] = {}  # other brokers whose end was logged
-        self._stopping: frozenset[int] = frozenset()  # those that were being stopped when they were last seen
 
     def attach(
         self,
@@ -165,7 +147,7 @@ class Cluster:
             written=high_watermark.written,
             want_flush=high_watermark.request_flush,
             offline=went_offline,
-            cut=lambda partition: self._directory.note_cut(partition.topic, partition.index, partition.end_offset),
+            cut=lambda partition: self._directory.checkpoints.note_cut(partition.topic, partition.index, partition.end_offset),
             refused=storage.refused,
         )
         storage.on_changed = self._impaired
@@ -264,12 +246,9 @@ class Cluster:
 
     def reached(self, broker: int) -> None:
         """A connection is open and the broker has answered on it."""
-        if broker in self._gone:
-            del self._gone[broker]
-            logger.info("broker %d is back", broker)
+        self._others.reached(broker)
         self._fetchers.reached(broker)
-        self.failure_detector.reached(broker)
-        self.controller.suspect(self.failure_detector.ids)
+        self.controller.suspect(self._others.suspects)
 
     def closed(self, broker: int) -> None:
         """The connection to the broker is lost."""
@@ -277,10 +256,8 @@ class Cluster:
 
     def refused(self, broker: int) -> None:
         """Nothing listens at the broker's address."""
-        self.failure_detector.refused(broker, self._clock.monotonic())
-        if broker in self.failure_detector.ids:
-            self._tell_gone(broker, self.member.image, "its port refuses connections")
-        self.controller.suspect(self.failure_detector.ids)
+        self._others.refused(broker, self.member.image, self._clock.monotonic())
+        self.controller.suspect(self._others.suspects)
 
     # The image
 
@@ -289,12 +266,10 @@ class Cluster:
         self.store.saw(image.position, self.member.watcher.newest_entry_birth)
         self._directory.metadata_seen = self.store.newest_seen.to_json()
         self._note_seen()
-        self._tell_of_brokers(image)
         self._learn_quotas(image)
         self.leader.learn_brokers(image)
-        self.failure_detector.learn(image)
-        self.controller.suspect(self.failure_detector.ids)
-        self._know_peers(image)
+        self._others.learn(image)
+        self.controller.suspect(self._others.suspects)
         self.replica_manager.image_changed(image, delta)
         self.controller.image_changed(image)
 
@@ -322,42 +297,6 @@ class Cluster:
         self.leader.server.quota.learn(broker.leader_throttled_rate, led)
         if self._quota.learn(broker.follower_throttled_rate, followed):
             self._fetchers.quota_changed()
-
-    def _tell_of_brokers(self, image: metadata_image.MetadataImage) -> None:
-        for broker in self._processes:
-            if broker not in image.brokers:
-                self._tell_gone(broker, image, "its session with ZooKeeper has ended")
-        # What says that a broker is being stopped may vanish before the broker does.
-        self._stopping = (self._stopping | image.leaving) & image.brokers.keys()
-
-    def _tell_gone(self, broker: int, image: metadata_image.MetadataImage, why: str) -> None:
-        """Once for each end, by whichever sign of it comes first."""
-        if broker in self._gone:
-            return
-        self._gone[broker] = None
-        if broker in self._stopping:
-            logger.info("broker %d has been stopped", broker)
-            return
-        led = sum(state.leader == broker for topic in image.topics.values() for state in topic.states)
-        logger.warning("broker %d is gone: %s. Partitions that it led and that get another leader: %d", broker, why, led)
-
-    def _know_peers(self, image: metadata_image.MetadataImage) -> None:
-        listener = self._config.inter_broker_listener
-        endpoints = {
-            broker: node.endpoints[listener]
-            for broker, node in image.brokers.items()
-            if broker != self._config.broker_id and listener in node.endpoints
-        }
-        processes = {broker: image.brokers[broker].incarnation for broker in endpoints}
-        if endpoints == self._endpoints and processes == self._processes:
-            return
-        # Connections to an earlier process may be half open, if its machine lost power: nothing will ever arrive on them.
-        gone = [broker for broker, process in self._processes.items() if processes.get(broker, process) != process]
-        # First pass the set without these brokers, then with them: that closes the connections to the earlier processes.
-        if gone:
-            self._peers.know({broker: endpoint for broker, endpoint in self._endpoints.items() if broker not in gone})
-        self._endpoints, self._processes = endpoints, processes
-        self._peers.know(endpoints)
 
     def _trimmed(self, partition: Partition) -> None:
         if partition.is_led:
@@ -451,3 +390,21 @@ class Cluster:
     def serves_consumers(self, partition: Partition) -> bool:
         """Whether this broker's view of a partition is recent enough to serve to consumers."""
         return self.leader.serves_consumers(partition, self.grace_seconds)
+
+
+def _registered_as(config: BrokerConfig, ports: Mapping[str, int], directory_id: str) -> metadata_image.BrokerNode:
+    """What the others learn of this broker when it registers. `ports` are the actual ports, by listener."""
+    return metadata_image.BrokerNode(
+        broker_id=config.broker_id,
+        incarnation=-1,
+        endpoints={
+            name: metadata_image.Endpoint(
+                host=listener.host, port=listener.port, security_protocol=config.protocol_of(name).value
+            )
+            # Register the advertised address: the bound one may be the wildcard address, or a port that is mapped to
+            # another.
+            for name, listener in config.advertised_at(ports).items()
+        },
+        rack=config.rack,
+        directory_id=directory_id,
+    )

@@ -95,30 +95,38 @@ def build_context(
         logs.set_up_audit_log(AuditTopic(context))
     context.groups.on_unstored = functools.partial(groups.store_group, context=context)
     group_loader = GroupLoader(context)
+    connect_partition_hooks(context, group_loader)
+    if watermarks is None:
+        group_loader.own_all()  # no other broker will ever coordinate one of them
+    return context
+
+
+def connect_partition_hooks(context: handler.Context, group_loader: GroupLoader) -> None:
+    """What becomes of a partition (new records, a new leader, its removal) reaches those who wait for it, and its groups."""
+    partitions, high_watermark, purgatory = context.partitions, context.high_watermark, context.purgatory
 
     # Requests wait for a partition in three places: for its flush (high watermark), for new records (purgatory), for its write in
     # this turn (produce_turn). Anything that ends a partition here must notify each of them, or a client waits until its own
     # timeout.
     def removed(partition: Partition, error: BrokerError) -> None:
-        counters.deleted.add(partition.traffic)
+        context.counters.deleted.add(partition.traffic)
         high_watermark.forget(partition, error)
         purgatory.wake(partition)
 
     def lost(partition: Partition, error: BrokerError) -> None:
-        produce_turn.lose(partition, error)
+        context.produce_turn.lose(partition, error)
         high_watermark.lost(partition, error)
         purgatory.wake(partition)
         group_loader.lost(partition)
 
-    partitions.on_change = metadata_cache.clear
+    partitions.on_change = context.metadata_cache.clear
     partitions.on_removed = removed
     partitions.on_lead_lost = lost
-    partitions.on_rolled = lambda partition: flusher.appended(partition, 0)
+    partitions.on_rolled = lambda partition: context.flusher.appended(partition, 0)
     high_watermark.on_advanced = purgatory.exposed
     high_watermark.on_offline = purgatory.wake
     if not isinstance(high_watermark, ReplicatedHighWatermark):
-        group_loader.own_all()  # no other broker will ever coordinate one of them
-        return context
+        return
     replicated = high_watermark
 
     def won(partition: Partition) -> None:
@@ -126,4 +134,3 @@ def build_context(
         group_loader.won(partition)
 
     partitions.on_lead_won = won
-    return context

@@ -130,7 +130,7 @@ class Engine:
         # ZooKeeper supplies the list of logs this broker should have later (replication/lifecycle.py).
         metadata_source.open(self.partitions)
         self._checkpoints = local_files.GroupedWrites(thread_pool.store, self.partitions.checkpoint_job)
-        self._cleaned_offsets = local_files.GroupedWrites(thread_pool.store, directory.cleaned_offsets_job)
+        self._cleaned_offsets = local_files.GroupedWrites(thread_pool.store, directory.checkpoints.cleaned_offsets_job)
         self.context = composition.build_context(
             config,
             metadata_source,

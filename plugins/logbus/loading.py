@@ -6,15 +6,12 @@ It uses the same functions in the same order as the operators, which divide them
 from __future__ import annotations
 
 import os
-import signal
-import subprocess
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from logbus import errors, java, model, spark_submit, waiting
+from logbus import errors, model, spark_submit, waiting
 from logbus.formatting import many
 from logbus.kafka.client import Client
 from logbus.kafka.topics import Topics
@@ -23,10 +20,6 @@ from logbus.loads.ledger import Ledger, refuse_busy
 from logbus.loads.sinks import each_sink_once
 from logbus.windows.catch_up import LoadPlan, progress_to
 from logbus.windows.migrations import create_ledger
-
-# Java prints this at each start about a module that Spark itself requests: not news, and it looks like a fault.
-OF_JAVA = "WARNING: Using incubator modules:"
-STOP_SECONDS_MAX = 60.0  # on SIGTERM a JVM runs its shutdown hooks first: a second, or a minute where the machine swaps
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,7 +55,7 @@ class Loader:
 
     def load(self, load: Load, confirm: Confirm = lambda plan: None) -> list[model.AuditReport]:
         """Loads and audits; returns the audits, oldest window first. Raises if Spark fails; failed audits are in the reports."""
-        require_spark(load)
+        spark_submit.require_spark(load.remote)
         ledger, log = Ledger(engine.connect(self.warehouse_url)), Topics(Client.for_command(self.client_config))
         create_ledger(ledger.engine)
         plan = ledger.plan_load(
@@ -91,7 +84,7 @@ class Loader:
 
     def reload(self, load: Load, starts: Sequence[datetime]) -> list[model.AuditReport]:
         """Loads frozen windows again, whatever their state, and audits them."""
-        require_spark(load)
+        spark_submit.require_spark(load.remote)
         ledger, log = Ledger(engine.connect(self.warehouse_url)), Topics(Client.for_command(self.client_config))
         return self.load_and_audit(ledger, log, load, starts)
 
@@ -143,7 +136,7 @@ class Loader:
         environment = spark_submit.environment(self.warehouse_url, self.client_config)
         if load.remote is not None:
             environment[spark_submit.REMOTE_VARIABLE] = load.remote
-        status = run_spark(command, {**spark_submit.launcher_environment(os.environ), **environment}, self.say)
+        status = spark_submit.run_spark(command, {**spark_submit.launcher_environment(os.environ), **environment}, self.say)
         if status != 0:
             raise errors.LoadFailed(f"the Spark application ended with code {status}; its output above says why")
 
@@ -178,44 +171,3 @@ def how_far(pipeline_name: str, loaded: int, audited: int, count: int) -> str:
         f"{loaded:,} of {many(count, 'window')} {'is' if loaded == 1 else 'are'} loaded for good{unaudited}: "
         f"`logbus load --pipeline {pipeline_name} --only-missing` loads and audits the rest"
     )
-
-
-def require_spark(load: Load) -> None:
-    """Java, or what a session behind Spark Connect needs; called before anything is frozen or an attempt begun."""
-    if load.remote is not None:
-        for package in ("pyspark", "grpc"):
-            errors.require(package)
-    elif (trouble := java.why_not(os.environ)) is not None:
-        raise errors.UserError(trouble)
-
-
-def _end_group(process: subprocess.Popen[str], say: waiting.Say = waiting.say_nothing) -> None:
-    """Ends the process and everything it started: gracefully, and by force if that takes too long."""
-    for number in (signal.SIGTERM, signal.SIGKILL):
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, number)
-        with suppress(subprocess.TimeoutExpired), waiting.announced(f"Spark (process {process.pid}) to end", say):
-            process.wait(STOP_SECONDS_MAX)
-
-
-def run_spark(command: Sequence[str], environment: Mapping[str, str], say: waiting.Say) -> int:
-    """Runs spark-submit, passes its lines on as they arrive, returns its status. If interrupted, ends what it started first."""
-    with subprocess.Popen(
-        command,
-        env={**os.environ, **environment},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-        start_new_session=True,  # a Ctrl-C is ours to pass on: to the shell, the JVM and its workers together
-    ) as process:
-        assert process.stdout is not None
-        try:
-            for line in process.stdout:
-                if not line.startswith((spark_submit.RESULT_PREFIX, OF_JAVA)):
-                    say(line.rstrip())
-        except BaseException:
-            _end_group(process, say)
-            raise
-    return process.returncode

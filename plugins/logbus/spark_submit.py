@@ -14,15 +14,18 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import signal
+import subprocess
 import sys
 import sysconfig
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
-from logbus import errors, model
+from logbus import errors, java, model, waiting
 from logbus.loads import attempts as attempts_of
 from logbus.loads.ledger import Ledger
 
@@ -149,13 +152,64 @@ def command(
     is_remote: bool = False,
     limits: TaskLimits = NO_OTHER_LIMITS,
 ) -> list[str]:
-    """The whole command: spark-submit, or the program itself if its session is behind Spark Connect (`REMOTE_VARIABLE`)."""
+    """The whole command of a load."""
     program = [str(application_path()), *application_arguments(pipeline_name, attempts, limits)]
+    return submission(program, f"logbus load {pipeline_name}", master=master, is_remote=is_remote)
+
+
+def submission(program: Sequence[str], name: str, *, master: str = LOCAL_MASTER, is_remote: bool = False) -> list[str]:
+    """A program with its arguments, submitted; it runs by itself if its session is behind Spark Connect (`REMOTE_VARIABLE`)."""
     if is_remote:
         return [sys.executable, *program]
     settings = [word for key, value in conf().items() for word in ("--conf", f"{key}={value}")]
-    options = ["--master", master, "--driver-memory", LOCAL_DRIVER_MEMORY, "--name", f"logbus load {pipeline_name}"]
+    options = ["--master", master, "--driver-memory", LOCAL_DRIVER_MEMORY, "--name", name]
     return [spark_submit_binary(), *options, *settings, *program]
+
+
+def require_spark(remote: str | None) -> None:
+    """Java, or what a session behind Spark Connect needs; called before anything is frozen or begun."""
+    if remote is not None:
+        for package in ("pyspark", "grpc"):
+            errors.require(package)
+    elif (trouble := java.why_not(os.environ)) is not None:
+        raise errors.UserError(trouble)
+
+
+# Java prints this at each start about a module that Spark itself requests: not news, and it looks like a fault.
+OF_JAVA = "WARNING: Using incubator modules:"
+STOP_SECONDS_MAX = 60.0  # on SIGTERM a JVM runs its shutdown hooks first: a second, or a minute where the machine swaps
+
+
+def _end_group(process: subprocess.Popen[str], say: waiting.Say = waiting.say_nothing) -> None:
+    """Ends the process and everything it started: gracefully, and by force if that takes too long."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, number)
+        with suppress(subprocess.TimeoutExpired), waiting.announced(f"Spark (process {process.pid}) to end", say):
+            process.wait(STOP_SECONDS_MAX)
+
+
+def run_spark(command: Sequence[str], environment: Mapping[str, str], say: waiting.Say) -> int:
+    """Runs spark-submit, passes its lines on as they arrive, returns its status. If interrupted, ends what it started first."""
+    with subprocess.Popen(
+        command,
+        env={**os.environ, **environment},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        start_new_session=True,  # a Ctrl-C is ours to pass on: to the shell, the JVM and its workers together
+    ) as process:
+        assert process.stdout is not None
+        try:
+            for line in process.stdout:
+                if not line.startswith((RESULT_PREFIX, OF_JAVA)):
+                    say(line.rstrip())
+        except BaseException:
+            _end_group(process, say)
+            raise
+    return process.returncode
 
 
 # One Spark application that loads windows: begin, submit, settle, judge.

@@ -75,16 +75,25 @@ def pack(
     max_task_bytes: int = 0,
     records_per_task_min: int = RECORDS_PER_TASK_MIN,
 ) -> list[TaskPlan]:
-    """At most `task_count` tasks that together read every record of the windows once; none if there is nothing to read. More, if
-    one would read over `max_task_bytes` by the mean size of a partition's records (`record_bytes`)."""
-    total = sum(window.record_count for window in windows)
-    if not total:
-        return []
+    """The tasks that together read every record of the windows once; none if there is nothing to read."""
     ranges = [(window.id, part) for window in windows for part in window.ranges if part.count]
     slices = [
         PlanSlice(window_id=window_id, partition=part.partition, start_offset=part.readable_from, end_offset=part.end_offset)
         for window_id, part in sorted(ranges, key=lambda pair: (pair[1].partition, pair[1].readable_from))
     ]
+    return pack_slices(slices, task_count, record_bytes, max_task_bytes, records_per_task_min)
+
+
+def pack_slices(
+    slices: Sequence[PlanSlice],
+    task_count: int,
+    record_bytes: Mapping[int, float] = UNKNOWN,
+    max_task_bytes: int = 0,
+    records_per_task_min: int = RECORDS_PER_TASK_MIN,
+) -> list[TaskPlan]:
+    """At most `task_count` tasks for slices in the order of partitions and offsets. More, if one would read over `max_task_bytes`
+    by the mean size of a partition's records (`record_bytes`)."""
+    total = sum(part.end_offset - part.start_offset for part in slices)
     share = max(-(-total // max(1, task_count)), records_per_task_min)
     return [TaskPlan(runs=tuple(join(shared))) for shared in shares(slices, share, record_bytes, max_task_bytes)]
 

@@ -10,6 +10,7 @@ import gc
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
 from pkgutil import resolve_name
 from types import TracebackType
@@ -58,6 +59,16 @@ class TaskSink(Protocol):
 COLLECTED_AFTER = 100_000
 
 
+@contextmanager
+def collecting_rarely() -> Iterator[None]:
+    thresholds = gc.get_threshold()
+    gc.set_threshold(COLLECTED_AFTER, *thresholds[1:])
+    try:
+        yield
+    finally:
+        gc.set_threshold(*thresholds)
+
+
 def load_plans(
     pipeline: model.Pipeline, job: TaskJob, client_config: Mapping[str, Any]
 ) -> Callable[[Iterator[TaskPlan]], Iterator[TaskResult]]:
@@ -82,22 +93,13 @@ def load(chunks: Iterable[Records], job: TaskJob, task: int) -> list[TaskResult]
     make_sink: Callable[[TaskJob, pa.Schema, int], TaskSink] = resolve_name(
         f"logbus_spark.sinks.{job.sink}:{job.sink.capitalize()}TaskSink"
     )
-    thresholds = gc.get_threshold()
-    gc.set_threshold(COLLECTED_AFTER, *thresholds[1:])
     try:
-        with make_sink(job, schema, task) as sink:
+        with collecting_rarely(), make_sink(job, schema, task) as sink:
             for records in chunks:
                 stage(records, job, parser, schema, sink, tallies)
     except SchemasUnmet as unmet:
-        # Nothing is staged. The rest is read for other schemas, so that the job is repeated once, and not once for each.
-        prefixes = set(unmet.prefixes)
-        for records in chunks:
-            prefixes |= unmet_in(parser, described_values(parser, records))
-            if len(prefixes) > UNKNOWN_MAX:
-                break
-        return [TaskResult(task=task, window_id=0, partition=0, unmet=frozenset(prefixes))]
-    finally:
-        gc.set_threshold(*thresholds)
+        # Nothing is staged.
+        return [TaskResult(task=task, window_id=0, partition=0, unmet=all_unmet(unmet, parser, chunks))]
     # The driver concatenates the files of all results of a window: each is listed once, with the first of its partitions.
     files = dict(sink.files)
     return [
@@ -116,6 +118,26 @@ def unmet_in(parser: Parser, values: Sequence[bytes | None]) -> set[bytes]:
     return parser.decoders.book.unmet(set(filter(None, parser.decoders.prefixes(values))))
 
 
+def all_unmet(unmet: SchemasUnmet, parser: Parser, rest: Iterable[Records]) -> frozenset[bytes]:
+    """These schemas, and those of the chunks that were not read yet: so that the job is repeated once, and not once for each."""
+    prefixes = set(unmet.prefixes)
+    for records in rest:
+        prefixes |= unmet_in(parser, described_values(parser, records))
+        if len(prefixes) > UNKNOWN_MAX:
+            break
+    return frozenset(prefixes)
+
+
+def parse_records(records: Records, parser: Parser, schema: pa.Schema) -> tuple[Parsed, Counter[bytes]]:
+    """A chunk through the parser, and how many of its values name which schema. `SchemasUnmet` if the job does not know one."""
+    values, prefixes = described_values(parser, records), Counter[bytes]()
+    if parser.decoders is not None:
+        prefixes.update(filter(None, parser.decoders.prefixes(values)))
+        if unmet := parser.decoders.book.unmet(prefixes):
+            raise SchemasUnmet(unmet)
+    return batches.parse_chunk(parser, schema, values), prefixes
+
+
 def stage(records: Records, job: TaskJob, parser: Parser, schema: pa.Schema, sink: TaskSink, tallies: Tallies) -> None:
     """Writes one chunk to the rows and the dead letters of its window. `schema` is that of the parser's columns."""
     window, stamps = job.windows[records.window_id], pa.array(records.stamps_ms, pa.int64())
@@ -125,20 +147,14 @@ def stage(records: Records, job: TaskJob, parser: Parser, schema: pa.Schema, sin
     # Before the chunk is parsed or staged: if a record is not the one that was there when the window was frozen, the whole
     # attempt fails, and what it has staged so far never becomes public.
     check_witnesses(records, job, window, hashes)
-    values = described_values(parser, records)
-    prefixes = Counter[bytes]()
-    if parser.decoders is not None:
-        prefixes.update(filter(None, parser.decoders.prefixes(values)))
-        if unmet := parser.decoders.book.unmet(prefixes):
-            raise SchemasUnmet(unmet)
-    parsed = batches.parse_chunk(parser, schema, values)
+    parsed, prefixes = parse_records(records, parser, schema)
     tally = tallies.setdefault((records.window_id, records.partition), ReadTally())
     count(tally, records, hashes, parsed.filtered, window, stamps, job.grid)
     tally.schemas.update(prefixes)
     # Counted before they are written, and deliberately not from what was written: the commit compares these tallies with what the
     # sink holds, and two counts from one source would always agree.
     if parsed.indexes:
-        sink.write_rows(window, _to_rows(records, job.topic, window, stamps, hashes, parsed))
+        sink.write_rows(window, to_rows(records, job.topic, window.start_ms, stamps, hashes, parsed))
     if parsed.rejected:
         sink.write_dead_letters(window, _to_dead_letters(records, job.topic, window, hashes, parsed))
 
@@ -209,8 +225,8 @@ def count(
     tally.hours = read_tally.nearest_hours(tally.hours, window.start_ms)
 
 
-def _to_rows(
-    records: Records, topic: str, window: StagedWindow, stamps: pa.Array, hashes: Sequence[int], parsed: Parsed
+def to_rows(
+    records: Records, topic: str, window_start_ms: int, stamps: pa.Array, hashes: Sequence[int], parsed: Parsed
 ) -> pa.RecordBatch:
     """Each row's origin, then the parser's columns."""
     size = len(records.offsets)
@@ -221,7 +237,7 @@ def _to_rows(
         batches.timestamps(stamps),
         pa.array(records.keys, pa.binary()),
         pa.nulls(size, pa.string()) if records.headers is None else pa.array(map(headers_json, records.headers), pa.string()),
-        pa.repeat(pa.scalar(window.start_ms * 1000, batches.TIMESTAMP), size),
+        pa.repeat(pa.scalar(window_start_ms * 1000, batches.TIMESTAMP), size),
         pa.array(hashes, pa.uint64()).view(pa.int64()),  # the same 64 bits, as a signed bigint
     ]
     # `take` copies every column. Nearly every chunk parses completely, and then its columns are used as they are.

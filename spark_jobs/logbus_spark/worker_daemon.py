@@ -14,7 +14,8 @@ from logbus.spark_submit import KAFKA_CONFIG_VARIABLE, WAREHOUSE_URL_VARIABLE
 from pyspark.daemon import manager
 
 import logbus_spark.load_task
-import logbus_spark.sinks.postgres  # noqa: F401
+import logbus_spark.sinks.postgres
+import logbus_spark.stream_task  # noqa: F401
 
 if __name__ == "__main__":
     for name in (KAFKA_CONFIG_VARIABLE, WAREHOUSE_URL_VARIABLE):

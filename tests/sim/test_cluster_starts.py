@@ -325,7 +325,7 @@ def test_a_cut_log_is_compacted_and_visible_no_further_than_it_was_cut(stage: Cl
     here = engine.cluster.replica_manager.local_replica(engine.cluster.member.image.topics[TOPIC], 0)
     assert here is not None
     assert here.followed is not None
-    engine._directory.note_cleaned_offset(TOPIC, 0, partition.end_offset)
+    engine._directory.checkpoints.note_cleaned_offset(TOPIC, 0, partition.end_offset)
     engine._write_cleaned_offsets()
     stage.run(stage.world.now + SECOND)
     here.followed.is_recovering = True
@@ -342,4 +342,4 @@ def test_a_cut_log_is_compacted_and_visible_no_further_than_it_was_cut(stage: Cl
         engine, held = node.engine, node.held(TOPIC, 0)
         assert held is not None
         assert held.visible_offset == held.end_offset <= 3
-    assert engine._directory.cleaned_offset(TOPIC, 0) <= 3
+    assert engine._directory.checkpoints.cleaned_offset(TOPIC, 0) <= 3

@@ -78,9 +78,9 @@ class EventLines:
     def register(self, **settings: Any) -> None:
         self.world.register(parse="json", settings={"columns": COLUMNS, **settings})
 
-    def arrive(self, lines: Sequence[Line]) -> None:
+    def arrive(self, lines: Sequence[Line], partition: int = 0) -> None:
         self.lines += lines
-        self.world.log.append_values("t", [(milliseconds(line.arrived), line.value()) for line in lines])
+        self.world.log.append_values("t", [(milliseconds(line.arrived), line.value()) for line in lines], partition)
 
     def load(self, *hours: int) -> None:
         for number in hours:

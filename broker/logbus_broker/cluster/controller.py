@@ -11,7 +11,7 @@ comes with the next entry of the metadata log or the next second.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable
 from functools import partial
 from math import inf
 from typing import Any
@@ -289,39 +289,3 @@ class ClusterController(StoreEvents):
     def _trimmed(self, newest: int | None) -> None:
         self._is_trimming = False
         self._old_position = self._old_position if newest is None else newest
-
-
-SUSPECT_SECONDS = 5.0
-
-
-class FailureDetector:
-    """Suspects brokers whose port refuses connections: their process is gone, though their session may live on for seconds.
-
-    That is reason enough for an election, which is safe at any time, and for nothing else. One answer clears a broker, as does a
-    newer process with its id. A port that refuses now and then, behind a proxy for instance, must not move leadership back and
-    forth: a process that was cleared is not suspected again within SUSPECT_SECONDS of the last time; a newer one may die at any
-    time. Pure: time is passed in. `ids` are the current suspects."""
-
-    def __init__(self) -> None:
-        self.ids: dict[int, None] = {}
-        self._suspected_at: dict[int, float] = {}
-        self._incarnations: Mapping[int, int] = {}
-
-    def refused(self, broker: int, now: float) -> None:
-        """Its port refused a connection. Called again for each attempt."""
-        if broker not in self.ids and now - self._suspected_at.get(broker, -SUSPECT_SECONDS) >= SUSPECT_SECONDS:
-            self._suspected_at[broker] = now
-            self.ids[broker] = None
-
-    def reached(self, broker: int) -> None:
-        """It has answered."""
-        self.ids.pop(broker, None)
-
-    def learn(self, image: metadata_image.MetadataImage) -> None:
-        """A broker that has registered since is a different process from the one whose port refused."""
-        now = {broker: node.incarnation for broker, node in image.brokers.items()}
-        for broker, incarnation in now.items():
-            if incarnation > self._incarnations.get(broker, -1):
-                self.ids.pop(broker, None)
-                self._suspected_at.pop(broker, None)
-        self._incarnations = {**self._incarnations, **now}

@@ -11,14 +11,14 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
 from logbus_broker.config.parsers import INT32_MAX, INT64_MAX, between, whole_number
 from logbus_broker.disk.file_names import offset_name, parse_offset_name
 from logbus_broker.disk.filesystem import FileSystem
-from logbus_broker.errors import StartupError
+from logbus_broker.errors import StartupError, storage_errors
 
 logger = logging.getLogger("broker.log")
 
@@ -30,6 +30,7 @@ CHECKPOINTS = (RECOVERY_POINTS, LOG_START_OFFSETS, CLEANED_OFFSETS, VISIBLE_OFFS
 
 TopicPartition = tuple[str, int]
 Offsets = dict[TopicPartition, int]
+Job = Callable[[], None]
 
 _VERSION = "0"
 # What records and answers have room for: a larger offset could be read here, and would then fail wherever it is used.
@@ -100,6 +101,73 @@ def _parse_entry(line: str) -> tuple[TopicPartition, int]:
 
 def _fault(path: Path, reason: str) -> str:
     return f"cannot read {path}: {reason}. It may be removed after an unclean stop: every log is then checked from its beginning"
+
+
+class Checkpoints:
+    """All of a data directory. The loop changes them; jobs, which any thread may run, one after the other, write them."""
+
+    def __init__(self, filesystem: FileSystem, directory: Path) -> None:
+        self._filesystem = filesystem
+        self._directory = directory
+        self._offsets = {name: read_checkpoint(filesystem, directory / name) for name in CHECKPOINTS}
+
+    def recovery_point(self, topic: str, partition: int) -> int:
+        """Below it everything had been flushed when the checkpoint was written."""
+        return self._offsets[RECOVERY_POINTS].get((topic, partition), 0)
+
+    def log_start_offset(self, topic: str, partition: int) -> int:
+        """Where the log began when the checkpoint was written."""
+        return self._offsets[LOG_START_OFFSETS].get((topic, partition), 0)
+
+    def visible_offset(self, topic: str, partition: int) -> int:
+        """Below it every in-sync replica had everything on its disk when the checkpoint was written."""
+        return self._offsets[VISIBLE_OFFSETS].get((topic, partition), 0)
+
+    def note_cut(self, topic: str, partition: int, offset: int) -> None:
+        """The log has been truncated to `offset`, perhaps before this start: what now follows it is neither compacted nor known
+        to other replicas."""
+        for name in (CLEANED_OFFSETS, VISIBLE_OFFSETS):
+            offsets = self._offsets[name]
+            if offsets.get((topic, partition), 0) > offset:
+                offsets[topic, partition] = offset
+
+    def cleaned_offset(self, topic: str, partition: int) -> int:
+        """Below it the log has been compacted."""
+        return self._offsets[CLEANED_OFFSETS].get((topic, partition), 0)
+
+    def note_cleaned_offset(self, topic: str, partition: int, offset: int) -> None:
+        """A compaction pass has ended; `cleaned_offsets_job` writes this to disk."""
+        self._offsets[CLEANED_OFFSETS][topic, partition] = offset
+
+    def cleaned_offsets_job(self) -> Job:
+        """A job for any thread that writes how far each log is compacted."""
+        return self.write_job([CLEANED_OFFSETS])
+
+    def forget(self, partitions: Iterable[TopicPartition]) -> Job | None:
+        """Drop the checkpoint entries of partitions that are about to be created; returns a job that writes this to disk, None
+        if there are none."""
+        # In every file, whichever the new topic needs: an entry of a former topic left in any of them would be trusted.
+        stale = set(partitions)
+        changed = [name for name, offsets in self._offsets.items() if not stale.isdisjoint(offsets)]
+        for name in changed:
+            for key in stale & self._offsets[name].keys():
+                del self._offsets[name][key]
+        return self.write_job(changed) if changed else None
+
+    def write_job(self, names: Iterable[str]) -> Job:
+        """A job for any thread that writes these files as they are now."""
+        offsets_now = {name: dict(self._offsets[name]) for name in names}
+
+        def write() -> None:
+            for name, offsets in offsets_now.items():
+                with storage_errors(f"write {self._directory / name}"):
+                    write_checkpoint(self._filesystem, self._directory / name, offsets)
+
+        return write
+
+    def replace(self, name: str, offsets: Offsets) -> None:
+        """`write_job` writes this to disk."""
+        self._offsets[name] = offsets
 
 
 class CutMark(NamedTuple):

@@ -254,7 +254,7 @@ class LogCleaner:
 
     def _first_dirty(self, partition: Partition) -> int:
         """The checkpointed offset, unless the log has lost its end since then."""
-        cleaned = self._directory.cleaned_offset(partition.topic, partition.index)
+        cleaned = self._directory.checkpoints.cleaned_offset(partition.topic, partition.index)
         return cleaned if cleaned <= partition.end_offset else 0
 
     def _dirty_share(self, partition: Partition) -> float:
@@ -305,7 +305,7 @@ class LogCleaner:
         self._end_pass(work)
         # Noted only once every exchange is made: a crash before this line costs another pass over what is already clean; a crash
         # after a premature checkpoint would leave old values of keys in the log for good.
-        self._directory.note_cleaned_offset(partition.topic, partition.index, compaction.clean_offset)
+        self._directory.checkpoints.note_cleaned_offset(partition.topic, partition.index, compaction.clean_offset)
         self._write_cleaned_offsets()
         self._end_rest(partition)
         before = sum(segment.size for segment in compaction.segments)

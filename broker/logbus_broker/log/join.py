@@ -160,8 +160,8 @@ class JoiningDirectory:
             filesystem=self._filesystem,
             clock=clock,
             clean=True,
-            recovery_point=self._directory.recovery_point(topic.name, index),
-            log_start_offset=self._directory.log_start_offset(topic.name, index),
+            recovery_point=self._directory.checkpoints.recovery_point(topic.name, index),
+            log_start_offset=self._directory.checkpoints.log_start_offset(topic.name, index),
             is_replica=True,
         )
         if log.offline_reason:

@@ -17,7 +17,7 @@
 What has another name is left as it is (file_names.py).
 
 A checkpoint may be old (then recovery checks more than it must) but is never ahead of the disk; a log truncated since then has a
-mark (`CutMark`) until checkpoints that include the truncation have been written (`note_cut`, `checkpoint_job`). A topic that is
+mark (`CutMark`) until checkpoints that include the truncation have been written (`checkpoint_job`). A topic that is
 deleted and recreated must not inherit entries, so they are removed before its directory is created.
 
 Unflushed writes survive a clean stop, and any other end of the process unless the machine has been rebooted since. In a cluster
@@ -35,7 +35,7 @@ from __future__ import annotations
 import base64
 import json
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from itertools import takewhile
@@ -58,8 +58,6 @@ LAST_START = "last.start"
 NO_START = -1
 METADATA_SEEN = "metadata.seen"
 JOINING = "joining"
-
-Job = Callable[[], None]
 
 
 class LogDirectory:
@@ -88,7 +86,7 @@ class LogDirectory:
         self._boot_id = boot_id
         self.last_start = last_start
         self.kept_writes = kept_writes
-        self._checkpoints = {name: checkpoint.read_checkpoint(filesystem, path / name) for name in checkpoint.CHECKPOINTS}
+        self.checkpoints = checkpoint.Checkpoints(filesystem, path)
         self._filesystem = filesystem
         # In a cluster: the newest entry of the metadata log that this broker has seen, as JSON; kept up to date by the broker.
         self.metadata_seen: Mapping[str, Any] | None = self.read_json(METADATA_SEEN) if self.is_in_cluster else None
@@ -237,49 +235,6 @@ class LogDirectory:
             logger.warning("%s has no topic id: assuming topic %s", path, topic)
         return topic_id
 
-    def recovery_point(self, topic: str, partition: int) -> int:
-        """Below it everything had been flushed when the checkpoint was written."""
-        return self._checkpoints[checkpoint.RECOVERY_POINTS].get((topic, partition), 0)
-
-    def log_start_offset(self, topic: str, partition: int) -> int:
-        """Where the log began when the checkpoint was written."""
-        return self._checkpoints[checkpoint.LOG_START_OFFSETS].get((topic, partition), 0)
-
-    def visible_offset(self, topic: str, partition: int) -> int:
-        """Below it every in-sync replica had everything on its disk when the checkpoint was written."""
-        return self._checkpoints[checkpoint.VISIBLE_OFFSETS].get((topic, partition), 0)
-
-    def note_cut(self, topic: str, partition: int, offset: int) -> None:
-        """The log has been truncated to `offset`, perhaps before this start: what now follows it is neither compacted nor known
-        to other replicas."""
-        for name in (checkpoint.CLEANED_OFFSETS, checkpoint.VISIBLE_OFFSETS):
-            offsets = self._checkpoints[name]
-            if offsets.get((topic, partition), 0) > offset:
-                offsets[topic, partition] = offset
-
-    def cleaned_offset(self, topic: str, partition: int) -> int:
-        """Below it the log has been compacted."""
-        return self._checkpoints[checkpoint.CLEANED_OFFSETS].get((topic, partition), 0)
-
-    def note_cleaned_offset(self, topic: str, partition: int, offset: int) -> None:
-        """A compaction pass has ended; `cleaned_offsets_job` writes this to disk."""
-        self._checkpoints[checkpoint.CLEANED_OFFSETS][topic, partition] = offset
-
-    def cleaned_offsets_job(self) -> Job:
-        """A job for any thread that writes how far each log is compacted."""
-        return self._write_job([checkpoint.CLEANED_OFFSETS])
-
-    def forget(self, partitions: Iterable[checkpoint.TopicPartition]) -> Job | None:
-        """Drop the checkpoint entries of partitions that are about to be created; returns a job that writes this to disk, None
-        if there are none."""
-        # In every file, whichever the new topic needs: an entry of a former topic left in any of them would be trusted.
-        stale = set(partitions)
-        changed = [name for name, offsets in self._checkpoints.items() if not stale.isdisjoint(offsets)]
-        for name in changed:
-            for key in stale & self._checkpoints[name].keys():
-                del self._checkpoints[name][key]
-        return self._write_job(changed) if changed else None
-
     def discard_partition(self, topic: str, partition: int) -> Path:
         """Rename the directory so that no partition owns it; returns what must then be removed (`FileSystem.remove`). Any thread;
         the log must have been closed or abandoned. Durable after `sync`."""
@@ -303,18 +258,18 @@ class LogDirectory:
         self,
         logs: Mapping[checkpoint.TopicPartition, PartitionLog],
         visible: Mapping[checkpoint.TopicPartition, int] | None = None,
-    ) -> Job:
+    ) -> checkpoint.Job:
         """A job for any thread that writes where recovery and reading of each of these logs would begin now, and in a cluster
         each log's `visible` offset. Offsets are read here, so what is written is never ahead of the disk."""
         # Read on the loop, written by a thread: by then logs may have grown, but an older checkpoint is still true. Reading on
         # the thread instead could see a log that the loop is truncating.
-        self._checkpoints[checkpoint.RECOVERY_POINTS] = {key: log.flushed_offset for key, log in logs.items()}
-        self._checkpoints[checkpoint.LOG_START_OFFSETS] = {
-            key: log.log_start_offset for key, log in logs.items() if log.log_start_offset
-        }
+        starts = {key: log.log_start_offset for key, log in logs.items() if log.log_start_offset}
+        self.checkpoints.replace(checkpoint.RECOVERY_POINTS, {key: log.flushed_offset for key, log in logs.items()})
+        self.checkpoints.replace(checkpoint.LOG_START_OFFSETS, starts)
         names = [checkpoint.RECOVERY_POINTS, checkpoint.LOG_START_OFFSETS]
         if self.is_in_cluster:
-            self._checkpoints[checkpoint.VISIBLE_OFFSETS] = {key: offset for key, offset in (visible or {}).items() if offset}
+            visible_offsets = {key: offset for key, offset in (visible or {}).items() if offset}
+            self.checkpoints.replace(checkpoint.VISIBLE_OFFSETS, visible_offsets)
             names.append(checkpoint.VISIBLE_OFFSETS)
         truncated = [(log, log.cut_marks) for log in logs.values() if log.cut_marks]
         if truncated:
@@ -323,10 +278,12 @@ class LogDirectory:
             # A mark in the partition's directory says that the checkpoints are older than its truncation. It may be removed once
             # every checkpoint that could hold a higher offset has been written, this one included.
             names.append(checkpoint.CLEANED_OFFSETS)
-        write = self._write_job(names)
+        write = self.checkpoints.write_job(names)
         return partial(self._write_and_remove_marks, write, truncated) if truncated else write
 
-    def _write_and_remove_marks(self, write: Job, truncated: Sequence[tuple[PartitionLog, Sequence[checkpoint.CutMark]]]) -> None:
+    def _write_and_remove_marks(
+        self, write: checkpoint.Job, truncated: Sequence[tuple[PartitionLog, Sequence[checkpoint.CutMark]]]
+    ) -> None:
         write()
         for log, marks in truncated:
             if log.offline_reason and log.offline_reason != CLOSED:
@@ -334,16 +291,6 @@ class LogDirectory:
             for mark in marks:
                 with suppress(OSError):  # a leftover mark only makes the next start check more than it must
                     checkpoint.remove_cut_mark(self._filesystem, log.directory, mark)
-
-    def _write_job(self, names: Iterable[str]) -> Job:
-        checkpoints = {name: dict(self._checkpoints[name]) for name in names}
-
-        def write() -> None:
-            for name, offsets in checkpoints.items():
-                with storage_errors(f"write {self.path / name}"):
-                    checkpoint.write_checkpoint(self._filesystem, self.path / name, offsets)
-
-        return write
 
     def close(self, *, clean: bool = True) -> None:
         """Release the directory; `clean` says that every log has been closed and the checkpoints written."""

@@ -238,8 +238,8 @@ class PartitionManager:
             filesystem=self._filesystem,
             clock=self._clock,
             clean=self._directory.was_clean,
-            recovery_point=self._directory.recovery_point(topic.name, index),
-            log_start_offset=self._directory.log_start_offset(topic.name, index),
+            recovery_point=self._directory.checkpoints.recovery_point(topic.name, index),
+            log_start_offset=self._directory.checkpoints.log_start_offset(topic.name, index),
             is_replica=self._directory.is_in_cluster,
         )
         _log_recovery(f"{topic.name}-{index}", log)
@@ -260,13 +260,13 @@ class PartitionManager:
         partition.producer_snapshots.begin_task = self._begin_task
         log = partition.log
         if log.cut_marks:
-            self._directory.note_cut(topic.name, partition.index, min(mark.offset for mark in log.cut_marks))
+            self._directory.checkpoints.note_cut(topic.name, partition.index, min(mark.offset for mark in log.cut_marks))
         if self._leads_all:
             self.lead(partition, log.epochs.current)
         else:
             # Less than what consumers saw before the stop is safe (they wait a moment), more is not: a record that the other
             # replicas never had would become visible and then be truncated.
-            checkpointed = self._directory.visible_offset(topic.name, partition.index)
+            checkpointed = self._directory.checkpoints.visible_offset(topic.name, partition.index)
             partition.visible_offset = max(partition.log_start_offset, min(checkpointed, log.flushed_offset))
             self._apply_refused(partition)
 

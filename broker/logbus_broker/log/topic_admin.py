@@ -258,7 +258,7 @@ class TopicChanges:
         topics of which one could not be created."""
         # Drop checkpoints of a former topic of this name: a recovery point beyond the new log's end would make recovery skip
         # what may be torn.
-        stale = self._directory.forget((topic.name, index) for topic, index in partitions)
+        stale = self._directory.checkpoints.forget((topic.name, index) for topic, index in partitions)
         if stale is not None:
             yield stale
         yield self._registry.write_job()

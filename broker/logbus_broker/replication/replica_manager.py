@@ -286,8 +286,7 @@ class ReplicaManager:
         if replica.is_opening:
             return  # looked at again once it is open
         self._stop_fetching(replica)
-        if replica.followed is not None and replica.followed.is_changing:
-            self._blocked[replica.key] = None
+        if self._defer_if_changing(replica):
             return
         self._end_lead(replica)
         self._take_out(replica, _why_gone(replica, topic))
@@ -319,19 +318,20 @@ class ReplicaManager:
             logger.critical("%s is offline: %s", partition.name, partition.log.offline_reason)
         if partition.log.offline_reason:
             self._end_roles(replica)
-            self._withdraw(topic, replica.index, state)
+            self._withdraw(topic, replica.index)
         elif state.leader == metadata_image.NO_LEADER or topic.name in self._image.deleting:
             self._end_roles(replica)
         elif state.leader == self._me:
-            self._lead(replica, partition, state, topic)
+            self._lead(replica, partition, topic)
         elif partition.is_damaged and self._me not in state.isr:
-            self._renew(replica, partition, state, topic)
+            self._renew(replica, partition, topic)
         else:
-            self._follow(replica, partition, state, topic)
+            self._follow(replica, partition, topic)
 
-    def _withdraw(self, topic: metadata_image.ClusterTopic, index: int, state: metadata_image.PartitionState) -> None:
+    def _withdraw(self, topic: metadata_image.ClusterTopic, index: int) -> None:
         """Its disk has failed: no broker should count on this replica until this one is restarted. Proposed again until the image
         shows it."""
+        state = topic.states[index]
         new = state_at_start(self._me, state, LogIntegrity.GONE, self._settings.insync_min(self._image, topic.name))
         if new == state or topic.name in self._image.deleting:
             return
@@ -341,20 +341,12 @@ class ReplicaManager:
         self._withdraw_at = self._clock.monotonic() + WITHDRAW_SECONDS
         self._store.commit(metadata_log.state_writes([change]), lambda outcome: None)
 
-    def _renew(
-        self,
-        replica: LocalReplica,
-        partition: Partition,
-        state: metadata_image.PartitionState,
-        topic: metadata_image.ClusterTopic,
-    ) -> None:
+    def _renew(self, replica: LocalReplica, partition: Partition, topic: metadata_image.ClusterTopic) -> None:
         """The leader has all that was acknowledged, so this replica need not stay eligible."""
         self._end_roles(replica)
-        if self._me in state.eligible:
-            self._withdraw(topic, replica.index, state)
-        elif replica.followed is not None and replica.followed.is_changing:
-            self._blocked[replica.key] = None
-        else:
+        if self._me in topic.states[replica.index].eligible:
+            self._withdraw(topic, replica.index)
+        elif not self._defer_if_changing(replica):
             self._take_out(replica, StorageError(f"{partition.name} is damaged, and is fetched anew from its leader"))
             self._logs.set_damaged_aside(topic.name, replica.index)
             self._mark((topic.name,))
@@ -363,13 +355,8 @@ class ReplicaManager:
         """The log of one of our replicas has gone offline."""
         self._marked[partition.topic] = None
 
-    def _lead(
-        self,
-        replica: LocalReplica,
-        partition: Partition,
-        state: metadata_image.PartitionState,
-        topic: metadata_image.ClusterTopic,
-    ) -> None:
+    def _lead(self, replica: LocalReplica, partition: Partition, topic: metadata_image.ClusterTopic) -> None:
+        state = topic.states[replica.index]
         learnt = state, topic.replicas[replica.index], self._settings.insync_min(self._image, topic.name)
         if replica.learnt is not None and partition.is_led and partition.leader_epoch == state.leader_epoch:
             if replica.learnt != learnt:
@@ -377,42 +364,42 @@ class ReplicaManager:
                 self._leader.learn(partition, *learnt)
             return
         self._end_roles(replica)
-        if replica.followed is not None and replica.followed.is_changing:
-            self._blocked[replica.key] = None
+        if self._defer_if_changing(replica):
             return
         logger.info("%s: led here, epoch %d, in sync: %s", partition.name, state.leader_epoch, list(state.isr))
         replica.learnt = learnt
         self._leader.lead(partition, *learnt)
         self._partitions.lead(partition, state.leader_epoch)
 
-    def _follow(
-        self,
-        replica: LocalReplica,
-        partition: Partition,
-        state: metadata_image.PartitionState,
-        topic: metadata_image.ClusterTopic,
-    ) -> None:
+    def _follow(self, replica: LocalReplica, partition: Partition, topic: metadata_image.ClusterTopic) -> None:
         assert replica.followed is not None
+        state = topic.states[replica.index]
         replica.followed.is_recovering, replica.followed.is_in_sync = state.is_recovering, self._me in state.isr
         self._end_lead(replica)
         leader_and_epoch = state.leader, state.leader_epoch
         if (partition.leader, partition.leader_epoch) != leader_and_epoch:
             self._stop_fetching(replica)
             self._partitions.follow(partition, *leader_and_epoch)
-        if self._is_over or not self._may_fetch(replica, state, topic):
+        if self._is_over or not self._may_fetch(replica, topic):
             self._stop_fetching(replica)
         elif replica.following != leader_and_epoch:
-            if replica.followed.is_changing:
-                self._blocked[replica.key] = None
+            if self._defer_if_changing(replica):
                 return
             logger.info("%s: follows broker %d, epoch %d", partition.name, *leader_and_epoch)
             replica.following = leader_and_epoch
             self._fetchers.follow(replica.followed, state.leader)
 
-    def _may_fetch(self, replica: LocalReplica, state: metadata_image.PartitionState, topic: metadata_image.ClusterTopic) -> bool:
+    def _may_fetch(self, replica: LocalReplica, topic: metadata_image.ClusterTopic) -> bool:
         """Every replica may, except the new ones of a reassignment whose turn has not come."""
-        is_new = self._me in topic.adding.get(replica.index, ()) and self._me not in state.isr
+        is_new = self._me in topic.adding.get(replica.index, ()) and self._me not in topic.states[replica.index].isr
         return not is_new or (topic.name, replica.index) in self._moving
+
+    def _defer_if_changing(self, replica: LocalReplica) -> bool:
+        """True if its log is being truncated or begun anew: its topic is looked at again once that has ended."""
+        if replica.followed is None or not replica.followed.is_changing:
+            return False
+        self._blocked[replica.key] = None
+        return True
 
     def _end_roles(self, replica: LocalReplica) -> None:
         self._stop_fetching(replica)

@@ -317,7 +317,7 @@ class ReplicaLogs:
         self._thread_pool.store(partial(self._directory.set_aside, name, index, "is damaged"), moved)
 
     def _forget(self, keys: Iterable[tuple[str, int]]) -> None:
-        job = self._directory.forget(keys)
+        job = self._directory.checkpoints.forget(keys)
         if job is not None:
             self._thread_pool.store(job, _forgotten)
 

@@ -201,7 +201,9 @@ def _sentence(
         return f"{named}: no row, and the pipeline's rows give one"
     if computed is None:
         return f"{named}: a row, and the pipeline's rows give none"
-    differing = [name for name in stored if name not in keys and stored[name] != computed[name]]
+    # Python's NaN differs from itself, PostgreSQL's does not.
+    is_other = {name: stored[name] != computed[name] and str(stored[name]) != str(computed[name]) for name in stored}
+    differing = [name for name in stored if name not in keys and is_other[name]]
     return f"{named}: " + ", ".join(f"{name} is {stored[name]}, the rows give {computed[name]}" for name in differing)
 
 

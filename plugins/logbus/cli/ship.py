@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import click
 from rich.console import Console
@@ -18,12 +18,15 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 from logbus import errors, exit_codes
 from logbus.cli import completion, options, output, signals
 from logbus.formatting import many
-from logbus.shipper import merged_lines, rotation, shipment
+from logbus.shipper import merged_lines, shipment, sources
 from logbus.shipper.ship import LINE_BYTES_MAX, PARTITIONS_DEFAULT, ShipReport, ship
 
 FOLLOW_SECONDS = 1.0  # between two checks of the files: what is written is sent within this time
 QUIET_SECONDS = merged_lines.JOIN_WAIT_MS / 1000 + FOLLOW_SECONDS
 AWAY_SECONDS_MAX = 30.0  # between two attempts while the broker does not answer
+
+# Sends what these files have that is new; told of the progress, and asked whether to stop.
+Run = Callable[[Sequence[Path], shipment.Progress | None, Callable[[], bool]], ShipReport]
 
 
 def default_state_path(topic: str) -> Path:
@@ -114,46 +117,49 @@ def command(
             **chosen,  # the other options have the names of `ship`'s own parameters
         )
 
+    broker = str(config["bootstrap.servers"])
+
+    def show(report: ShipReport) -> None:
+        if as_json:
+            output.show_json({"topic": topic, "bootstrap_servers": broker, **asdict(report)})
+        else:
+            # While files are followed, what waits is sent a moment later: it would be mentioned each time.
+            shown = replace(report, unfinished=0, waiting=0, carriage_returns=()) if follow else report
+            output.echo(*summary(topic, broker, shown, line_bytes_max).split("\n"))
+
     if follow:
-        broker = str(config["bootstrap.servers"])
-        unwarned = True
-        with signals.stopping() as stop:
-            for report in following(files, lambda present: run(present, None, lambda: bool(stop)), lambda: bool(stop)):
-                # Printed once: what is written later is written with the same clock.
-                for warning in warnings(report) if unwarned else ():
-                    output.echo_err(f"warning: {warning}")
-                    unwarned = False
-                for sentence in out_of_sight(report):
-                    output.echo_err(f"warning: {sentence}")
-                if as_json:
-                    output.show_json({"topic": topic, "bootstrap_servers": broker, **asdict(report)})
-                else:
-                    # What waits is sent a moment later: it would be mentioned each time.
-                    output.echo(
-                        *summary(
-                            topic, broker, replace(report, unfinished=0, waiting=0, carriage_returns=()), line_bytes_max
-                        ).split("\n")
-                    )
-        raise signals.Stopped(
-            "stopped: what was sent is acknowledged and recorded; run it again to continue",
-            stop.exit_code or exit_codes.ExitCode.DONE,
-        )
+        keep_sending(files, run, show)
     with _progress_bar(topic) as show_progress, signals.stopping() as stop:
         report = run(files, show_progress, lambda: bool(stop))
     for warning in warnings(report):
         output.echo_err(f"warning: {warning}")
     if stop.exit_code is not None:
-        done = summary(topic, str(config["bootstrap.servers"]), report, line_bytes_max, is_interrupted=True)
+        done = summary(topic, broker, report, line_bytes_max, is_interrupted=True)
         done = "\n".join([done, *(f"warning: {sentence}" for sentence in out_of_sight(report))])
         raise signals.Stopped(
             f"{done}\ninterrupted: what was sent is acknowledged and recorded; run it again to continue", stop.exit_code
         )
-    if as_json:
-        output.show_json({"topic": topic, "bootstrap_servers": config["bootstrap.servers"], **asdict(report)})
-    else:
-        output.echo(*summary(topic, str(config["bootstrap.servers"]), report, line_bytes_max).split("\n"))
+    show(report)
     if report.gone:
         raise errors.LinesOutOfSight("\n".join(out_of_sight(report)))
+
+
+def keep_sending(files: Sequence[Path], run: Run, show: Callable[[ShipReport], None]) -> NoReturn:
+    """Until a signal: `Stopped`."""
+    unwarned = True
+    with signals.stopping() as stop:
+        for report in following(files, lambda present: run(present, None, lambda: bool(stop)), lambda: bool(stop)):
+            # Printed once: what is written later is written with the same clock.
+            for warning in warnings(report) if unwarned else ():
+                output.echo_err(f"warning: {warning}")
+                unwarned = False
+            for sentence in out_of_sight(report):
+                output.echo_err(f"warning: {sentence}")
+            show(report)
+    raise signals.Stopped(
+        "stopped: what was sent is acknowledged and recorded; run it again to continue",
+        stop.exit_code or exit_codes.ExitCode.DONE,
+    )
 
 
 def following(
@@ -209,7 +215,7 @@ def looks(files: Sequence[Path]) -> list[tuple[str, int, int, int]]:
     """The attributes of the files, and of rotated ones next to them, that change on a write or a rotation."""
     attributes = []
     for path in files:
-        for file in (path.absolute(), *rotation.beside(path.absolute())):
+        for file in (path.absolute(), *sources.beside(path.absolute())):
             with suppress(OSError):
                 status = file.stat()
                 # All four: a file that was rotated may have grown to its former size between two checks.

@@ -2,7 +2,8 @@
 and a schema registry if there is to be one.
 
     HOME/lock       held while a stack runs here; HOME/run        logs and process ids of the programs
-    HOME/ports.json the ports of the last start, used again if they are free, so that known addresses stay valid
+    HOME/ports.json the ports of the last start, used again if they are free, so that known addresses stay valid; the registry's
+                    is in HOME/registry.port
     HOME/postgres   the embedded server's data;  HOME/airflow     Airflow's home;  the log: see local_brokers.py
     HOME/security   certificates, users and their files, if the brokers are secured: see secure_home.py
 
@@ -16,6 +17,7 @@ import fcntl
 import importlib.util
 import json
 import os
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -23,7 +25,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from logbus import errors, provider, spark_submit, waiting
-from logbus.cli import local_airflow, local_brokers, local_registry, processes, secure_home
+from logbus.cli import local_airflow, local_brokers, processes, secure_home
 from logbus.loads import roles
 from logbus.loads.embedded import EmbeddedPostgres
 from logbus.loads.engine import connect
@@ -32,10 +34,78 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 PORTS_FILE = "ports.json"
+REGISTRY_PORT_FILE = "registry.port"
 WATCH_SECONDS = 1.0
 
 # Ports that users can remember, used if they are free: Airflow's default, then Kafka's and those after it.
 MEMORABLE_PORTS = (8080, 9092, 9093, 9094)
+REGISTRY_PORT = 8081  # Confluent's
+
+
+class LocalRegistry:
+    """The schema registry: a process that keeps schemas in the brokers' topic `_schemas`. `security` is how they are secured:
+    then it speaks TLS by their certificate, lets in their users, and is itself Airflow's user there."""
+
+    def __init__(
+        self,
+        home: Path,
+        *,
+        environment: Mapping[str, str],
+        security: secure_home.SecureHome | None = None,
+        say: waiting.Say = waiting.say_nothing,
+    ) -> None:
+        self._home = home
+        self._environment = environment
+        self._security = security
+        self._say = say
+        self._ports = processes.ReservedPorts(1, [self._remembered_port()])
+        self._supervisor = processes.Supervisor()
+        self.port = self._ports.numbers[0]
+
+    @property
+    def url(self) -> str:
+        if self._security is None:
+            return f"http://{local_brokers.HERE}:{self.port}"
+        return f"https://{secure_home.bracketed(self._security.advertised_host or local_brokers.HERE)}:{self.port}"
+
+    def start(self, bootstrap_servers: str) -> None:
+        """Returns when it answers: the brokers have to run."""
+        (self._home / REGISTRY_PORT_FILE).write_text(str(self.port))
+        process = self._supervisor.start(self._program(bootstrap_servers))
+        what = f"the schema registry at {self.url}"
+        waiting.wait_until(lambda: processes.accepts_connections(self.port), what=what, processes=[process], say=self._say)
+
+    def keep_up(self) -> None:
+        """Starts it again if it has ended: `StackError` if it has ended too often."""
+        self._supervisor.keep_up(self._say)
+
+    def report(self) -> str:
+        return self._supervisor.report()
+
+    def stop(self) -> None:
+        self._supervisor.end()
+        self._ports.release()
+
+    def _program(self, bootstrap_servers: str) -> processes.Program:
+        options = ["--port", str(self.port), "--bootstrap-server", bootstrap_servers]
+        if self._security is not None:
+            host = local_brokers.HERE if self._security.advertised_host is None else self._security.every_interface
+            file = self._security.client_file(secure_home.AIRFLOW)
+            options += ["--host", host, "--login", "--client-config", str(file)]
+            options += ["--certificate", str(self._security.certificate_path)]
+        return processes.Program(
+            name="registry",
+            command=[sys.executable, "-m", "logbus", "registry", "serve", *options],
+            environment=self._environment,
+            directory=self._home / "run",
+            working_directory=self._home,
+        )
+
+    def _remembered_port(self) -> int:
+        try:
+            return int((self._home / REGISTRY_PORT_FILE).read_text())
+        except (OSError, ValueError):
+            return REGISTRY_PORT
 
 
 class LocalStack:
@@ -73,11 +143,9 @@ class LocalStack:
         self._brokers = local_brokers.LocalBrokers(
             self.home, count=brokers, environment=environment, ports=broker_ports, say=say, security=self.security
         )
-        self.registry = (
-            local_registry.LocalRegistry(self.home, environment=environment, security=self.security, say=say)
-            if with_registry
-            else None
-        )
+        self.registry: LocalRegistry | None = None
+        if with_registry:
+            self.registry = LocalRegistry(self.home, environment=environment, security=self.security, say=say)
         self._airflow: local_airflow.AirflowInstance | None = None
         self._lock: int | None = None
 

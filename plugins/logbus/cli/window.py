@@ -21,7 +21,7 @@ from logbus.loads.history import WindowHistory, window_history
 from logbus.loads.ledger import Ledger
 from logbus.loads.sinks import each_sink_once
 from logbus.status import ledger_checks
-from logbus.windows import losses, missing, recovery
+from logbus.windows import log_changes, missing, recovery
 
 
 @click.group("window")
@@ -199,4 +199,4 @@ def accept_loss(
         interval = frozen[0].interval if frozen else grid.window(start)
         window = recovery.accept_loss(ledger.engine, pipeline_name, interval, log, options.clock(), by=who, reason=reason)
         left = formatting.many(window.record_count, "record")
-        output.echo(f"{model.instant_text(start)} {left} left; loss accepted {losses.loss_text(window.loss_accepted or {})}")
+        output.echo(f"{model.instant_text(start)} {left} left; loss accepted {log_changes.loss_text(window.loss_accepted or {})}")

@@ -10,7 +10,7 @@ from logbus.cli.output import Cell, Coloured, Table
 from logbus.loads import comparison, producers, tally
 from logbus.loads.history import AttemptRecord, WindowHistory, other_records_text
 from logbus.model import DAY, HOUR, FrozenWindow, Pipeline, WindowCounts, WindowState, instant_text
-from logbus.windows import losses, missing
+from logbus.windows import log_changes, missing
 from logbus.windows.rows import FAILED
 
 ERROR_CHARACTERS_SHOWN = 100
@@ -113,7 +113,7 @@ def history_lines(history: WindowHistory) -> Iterator[str]:
     if window.head_unknown:
         yield "  records were gone, or may have been, before they were read: what is loaded is not all there was"
     if window.loss_accepted is not None:
-        yield f"  the loss was accepted {losses.loss_text(window.loss_accepted)}"
+        yield f"  the loss was accepted {log_changes.loss_text(window.loss_accepted)}"
     yield f"  topic {window.topic} ({window.topic_id}), frozen {stamp(window.frozen_at)}"
     if window.is_proven_empty:
         yield "  no record: it begins and ends at the same offset in every partition, so there is nothing to load"

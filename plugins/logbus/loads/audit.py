@@ -22,7 +22,7 @@ from logbus.loads import history, producers, tally
 from logbus.loads.ledger import Ledger
 from logbus.loads.stamped_hours import stamped_hours
 from logbus.model import AuditReport, FrozenWindow, PartitionTally, Pipeline, WindowCounts
-from logbus.windows import log_changes, losses, rows
+from logbus.windows import log_changes, rows
 
 
 class Recounts(Protocol):
@@ -113,7 +113,7 @@ def accepted_losses(window: FrozenWindow) -> Iterator[str]:
     if window.loss_accepted is not None:
         lost = sum(part.lost for part in window.ranges)
         loss = f"{many(lost, 'record')} lost" if lost else HEAD_UNKNOWN
-        yield f"{loss}; accepted {losses.loss_text(window.loss_accepted)}"
+        yield f"{loss}; accepted {log_changes.loss_text(window.loss_accepted)}"
 
 
 def table_problems(pipeline: Pipeline, window: FrozenWindow, tallies: Mapping[int, PartitionTally]) -> Iterator[str]:

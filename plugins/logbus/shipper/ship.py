@@ -6,25 +6,32 @@ reads back the records after the last checkpoint and leaves out the lines it fin
 sent twice, even after kill -9. A topic that ends before the recorded offsets has lost records: their lines are sent again.
 Two cases remain: a state file lost or restored from a backup (its lines are sent again), and a network that delivers the
 killed run's last requests later than SETTLE_SECONDS after the next run began.
+
+The state file is kept per topic id, so a topic that was deleted and created again starts from nothing. It is written before the
+first line is sent and then only after everything sent so far is acknowledged. So a crash leaves a state that may lag behind the
+topic, but is never ahead of it: `clean` is false, and `next_offsets` holds the offsets from which to look for lines sent since.
 """
 
 from __future__ import annotations
 
+import fcntl
+import json
 import socket
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC
 from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
 
-from logbus.errors import TopicMissing, UnreadableLog
-from logbus.shipper import line_reader, merged_lines, rotation, timestamp_extractor
+from logbus.atomic_write import replace_atomically
+from logbus.errors import StateInUse, StateUnusable, TopicMissing, UnreadableLog
+from logbus.shipper import line_reader, merged_lines, timestamp_extractor
 from logbus.shipper import sources as files_seen
 from logbus.shipper.shipment import PRODUCER_DEFAULTS, Numbering, Progress, Sent, Shipment, open_delivery
-from logbus.shipper.sources import FilePart, Source
-from logbus.shipper.state import ShippedTopic, open_state
+from logbus.shipper.sources import FilePart, Fingerprint, Source
 from logbus.shipper.topic_client import TopicClient, TopicTruncation, rewound
 from logbus.waiting import Say, say_nothing
 
@@ -35,6 +42,9 @@ CHECKPOINT_LINES = 100_000  # what a run after a kill may have to read back; abo
 SETTLE_SECONDS = 2.0  # twice the broker's default flush interval: by then a killed run's last records are visible
 PARTITIONER = PRODUCER_DEFAULTS["partitioner"]
 FILES_MAX = 500  # open at once while merging; a process can usually open 1,024
+STATE_VERSION = 1
+ANOTHER_STATE = "Without it, or with another one (--state), every line is sent again"
+SOURCES_REMEMBERED = 10_000  # years of hourly rotation; the least recently used are forgotten first
 
 
 @dataclass(slots=True, kw_only=True)
@@ -80,7 +90,7 @@ def ship(
     `zone` is that of times written without one; UTC by default. `time_format` (strptime's directives) or `time_field` define how
     a line's time is written, if that is not recognised. `accept_times`: a file whose times lie far from its own is sent, too.
     `join_lines`: lines without a time of their own belong to the record of the line before. Rotated files next to a named one are
-    sent too (rotation.py). `say` is told what is waited for.
+    sent too (sources.py). `say` is told what is waited for.
 
     Raises UnreadableLog, UndatedLog, BrokerUnavailable, TopicMissing, StateInUse before anything is sent, DeliveryFailed if the
     broker is lost for good during the run; then, as after a kill, the next run resumes exactly where the topic ends. If a file is
@@ -104,8 +114,8 @@ def ship(
         noted = state.topic(topic_id, topic)
         before, lost = _recover(noted, client, accept_loss=accept_loss)
         sent_before = list(before.sources.values())
-        mentioned = rotation.never_sent(paths, sent_before)
-        rotated, gone = rotation.unsent(paths, sent_before)
+        mentioned = files_seen.never_sent(paths, sent_before)
+        rotated, gone = files_seen.unsent(paths, sent_before)
         sources = files_seen.identify([*paths, *rotated], sent_before)
         named = {source.source_id for source in sources}
         gone = [source for source in gone if source.source_id not in named]
@@ -225,3 +235,94 @@ def _checked(files: Iterable[Path | str]) -> list[Path]:
     if len(paths) > FILES_MAX:
         raise UnreadableLog(f"{len(paths)} files at once are more than {FILES_MAX}: ship them in several runs, oldest first")
     return paths
+
+
+# -- the state file: one JSON file, replaced as a whole, locked by the run that uses it ----------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShippedTopic:
+    """What is known about one topic: its files, and the offsets at which lines sent after the last checkpoint would begin."""
+
+    topic: str
+    clean: bool = True
+    next_offsets: Mapping[int, int] = field(default_factory=dict)
+    sources: Mapping[str, Source] = field(default_factory=dict)
+
+
+class ShipState:
+    """The state file while this run holds its lock."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._topics: dict[str, Any] = self._load()
+
+    def topic(self, topic_id: str, name: str) -> ShippedTopic:
+        """The state of a topic; an empty one if nothing was ever sent to it."""
+        stored = self._topics.get(topic_id)
+        if stored is None:
+            return ShippedTopic(topic=name)
+        return ShippedTopic(
+            topic=name,
+            clean=stored["clean"],
+            next_offsets={int(partition): offset for partition, offset in stored["next_offsets"].items()},
+            sources={source["source_id"]: _read_source(source) for source in stored["sources"]},
+        )
+
+    def save(self, topic_id: str, state: ShippedTopic) -> None:
+        """Replace the file; after a crash it holds either the old state or this one."""
+        latest = list(state.sources.values())[-SOURCES_REMEMBERED:]
+        self._topics[topic_id] = {
+            "topic": state.topic,
+            "clean": state.clean,
+            "next_offsets": dict(state.next_offsets),
+            "sources": [asdict(source) for source in latest],
+        }
+        try:
+            content = json.dumps({"version": STATE_VERSION, "topics": self._topics}, indent=1)
+            replace_atomically(self._path, content.encode())
+        except OSError as error:
+            raise StateUnusable(
+                f"cannot write the state file {self._path}: {error.strerror}. Give it space, or change its owner. {ANOTHER_STATE}"
+            ) from error
+
+    def _load(self) -> dict[str, Any]:
+        try:
+            stored = json.loads(self._path.read_text())
+            if stored["version"] != STATE_VERSION:
+                raise StateUnusable(
+                    f"the state file {self._path} has format {stored['version']}, this program writes {STATE_VERSION}: use the "
+                    f"program that wrote it. {ANOTHER_STATE}"
+                )
+            topics: dict[str, Any] = stored["topics"]
+            return topics
+        except FileNotFoundError:
+            return {}
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise StateUnusable(
+                f"cannot read the state file {self._path}: {error}. Restore it from a backup if there is one. {ANOTHER_STATE}"
+            ) from error
+
+
+@contextmanager
+def open_state(path: Path) -> Iterator[ShipState]:
+    """The state under its lock; StateInUse if another run holds the lock."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lock = path.with_name(path.name + ".lock").open("w")
+    except OSError as error:
+        raise StateUnusable(f"cannot store the state in {path}: {error.strerror}. --state names another file") from error
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise StateInUse(
+                f"another run is using the state file {path}: wait for it. Only files that no other run sends may have a state "
+                "of their own (--state)"
+            ) from None
+        yield ShipState(path)
+
+
+def _read_source(stored: dict[str, Any]) -> Source:
+    fingerprints = {name: Fingerprint(**stored[name]) for name in ("head", "last_line")}
+    return Source(**{**stored, **fingerprints, "ahead": tuple(stored["ahead"])})

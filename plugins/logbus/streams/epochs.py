@@ -109,11 +109,12 @@ def misplaced_hours(parts: Iterable[EpochPart], frozen: Sequence[FrozenHour]) ->
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Repair:
     """What has to be read again, by partition, because freezing decided otherwise: all parts of the hours that begin in
-    [since, until]."""
+    [since, until]. `frozen` is by which windows it has to be read."""
 
     since: datetime
     until: datetime
     ranges: Mapping[int, tuple[int, int]]
+    frozen: Sequence[FrozenHour]
 
     def covers(self, hour: datetime) -> bool:
         return self.since <= hour <= self.until
@@ -134,7 +135,7 @@ def repair_of(parts: Sequence[EpochPart], frozen: Sequence[FrozenHour]) -> Repai
             and part.end_offset > ranges[part.partition][0]
         }
         if all(since <= hour <= until for hour in within):
-            return Repair(since=since, until=until, ranges=ranges)
+            return Repair(since=since, until=until, ranges=ranges, frozen=frozen)
         hours |= within
     return None
 

@@ -20,7 +20,7 @@ from sqlalchemy import Connection, Engine, insert, select
 
 from logbus import errors, model
 from logbus.kafka import client, topics
-from logbus.windows import boundaries, log_changes, losses, rows, schema
+from logbus.windows import boundaries, log_changes, rows, schema
 from logbus.windows.boundaries import Neighbours, Scanned
 from logbus.windows.chain import Chain, ChainEnd
 from logbus.windows.log_changes import how_to_accept, refuse_if_recreated
@@ -77,7 +77,7 @@ def freeze_or_get(
         pipeline = rows.to_pipeline(rows.pipeline_row(connection, pipeline_name))
         existing = find_window(connection, pipeline_name, interval)
     if existing is not None:
-        return losses.loadable(engine, existing, log, now)
+        return log_changes.loadable(engine, existing, log, now)
     refuse_if_open(pipeline, interval, now)
     for _ in range(OBSERVATIONS_MAX):
         windows = freeze_as_seen(engine, pipeline, [interval], log, now, accepts_loss=accepts_loss)

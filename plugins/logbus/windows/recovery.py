@@ -16,7 +16,7 @@ from sqlalchemy import Connection, Engine, select, update
 
 from logbus import errors, model
 from logbus.kafka.topics import OffsetLog, TopicFacts
-from logbus.windows import boundaries, freezing, log_changes, losses, rows, schema
+from logbus.windows import boundaries, freezing, log_changes, rows, schema
 from logbus.windows.chain import Chain, ChainEnd
 
 
@@ -151,9 +151,9 @@ def accept_loss(
     if window is None:
         window = freezing.freeze_or_get(engine, pipeline_name, interval, log, now, accepts_loss=True)
     elif window.loaded_attempt is None and window.topic_id != topic_id:
-        window = losses.give_up_all(engine, window)
+        window = log_changes.give_up_all(engine, window)
     elif window.loaded_attempt is None:
-        window = losses.give_up(engine, window, log, now)
+        window = log_changes.give_up(engine, window, log, now)
     if not window.head_unknown:
         raise errors.UserError(f"nothing of window {interval} of {pipeline_name} is lost: load it as any other")
-    return losses.store_acceptance(engine, window, {"by": by, "at": model.instant_text(now), "reason": reason})
+    return log_changes.store_acceptance(engine, window, {"by": by, "at": model.instant_text(now), "reason": reason})

@@ -29,8 +29,11 @@ from logbus.streams.epochs import (
 
 from tests.support.ledgers import at, hour
 
-HOURS = st.lists(st.integers(0, 30), min_size=1, max_size=6)  # how many records a partition gets in each hour
-LOGS = st.lists(HOURS, min_size=1, max_size=3).filter(lambda log: len({len(hours) for hours in log}) == 1)
+# By partition how many records it gets in each hour.
+LOGS = st.integers(1, 4).flatmap(
+    lambda hours: st.lists(st.lists(st.integers(0, 8), min_size=hours, max_size=hours), min_size=1, max_size=3)
+)
+FATES = ("commits", "dies before the commit", "comes again with the same epoch")
 HASHES = [pow(7, number, MODULUS) for number in range(400)]
 
 
@@ -83,7 +86,7 @@ def stream(log: Sequence[Sequence[int]], choices: st.DataObject) -> list[EpochPa
                 partition: choices.draw(st.integers(positions[partition], boundaries[-1][partition])) for partition in positions
             }
             # Records of later hours are there; the boundary of this one is known.
-            ranges = next_ranges(positions, grown, ends, choices.draw(st.integers(1, 12)))
+            ranges = next_ranges(positions, grown, ends, choices.draw(st.integers(1, 8)))
             parts = [
                 part(partition, *offsets, epoch, number)
                 for partition, offsets in ranges.items()
@@ -92,12 +95,13 @@ def stream(log: Sequence[Sequence[int]], choices: st.DataObject) -> list[EpochPa
             if not parts:
                 continue
             epoch += 1
-            if choices.draw(st.booleans()):  # it dies before the commit
+            fate = choices.draw(st.sampled_from(FATES))
+            if fate == "dies before the commit":
                 continue
             positions, before = positions_after(positions, parts), positions
             committed += parts
             assert positions == {**before, **{partition: end for partition, (_, end) in spans_of(parts).items()}}
-            if choices.draw(st.booleans()):  # it dies after it, and comes again with the same epoch
+            if fate == "comes again with the same epoch":
                 with pytest.raises(ChainBroken, match="reads offsets again"):
                     positions_after(positions, parts)
     return committed

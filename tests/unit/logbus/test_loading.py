@@ -6,8 +6,8 @@ import os
 import select
 
 import pytest
-from logbus import loading
-from logbus.loading import run_spark
+from logbus import spark_submit
+from logbus.spark_submit import run_spark
 
 SCRIPT = 'trap "" INT; sleep 1000 & echo child $!; echo ready; wait'
 
@@ -23,7 +23,7 @@ def has_ended(descriptor: int) -> bool:
 
 @pytest.mark.parametrize("trap", ["", 'trap "" TERM; '], ids=["ends when asked", "must be forced"])
 def test_an_interrupt_ends_everything_that_was_started(monkeypatch: pytest.MonkeyPatch, trap: str) -> None:
-    monkeypatch.setattr(loading, "STOP_SECONDS_MAX", 0.5)
+    monkeypatch.setattr(spark_submit, "STOP_SECONDS_MAX", 0.5)
     children: list[int] = []
 
     def say(line: str) -> None:

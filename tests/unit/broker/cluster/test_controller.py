@@ -1,7 +1,4 @@
-"""The controller at work over a simulated ZooKeeper: brokers that join, die, lose answers, and depose each other.
-
-A broker whose port refuses connections is suspected until it answers, and not suspected again at once.
-"""
+"""The controller at work over a simulated ZooKeeper: brokers that join, die, lose answers, and depose each other."""
 
 from __future__ import annotations
 
@@ -13,10 +10,9 @@ from uuid import UUID
 import pytest
 from logbus_broker.cluster import metadata_writes, znodes
 from logbus_broker.cluster.assignment import reassign
-from logbus_broker.cluster.controller import SUSPECT_SECONDS, FailureDetector
 from logbus_broker.cluster.controller_writes import Mandate, write_reassigned, write_states
 from logbus_broker.cluster.leader_election import Decision, LeaderBalancing
-from logbus_broker.cluster.metadata_image import NO_LEADER, BrokerNode, MetadataImage, PartitionState, StateChange
+from logbus_broker.cluster.metadata_image import NO_LEADER, PartitionState, StateChange
 from logbus_broker.cluster.metadata_log import log_entry, state_writes
 from logbus_broker.cluster.store import Committed, Node, NoNode, commit
 
@@ -240,38 +236,3 @@ def test_an_unclean_election_is_held_where_somebody_asks() -> None:
     assert (state.leader, state.isr, state.is_recovering) == (2, (2,), True)
     assert (one.controller.elections, one.controller.unclean_elections) == (1, 1)
     assert isinstance(world.zookeeper.read(znodes.CONTROLLER), Node)
-
-
-def image(incarnation: int) -> MetadataImage:
-    return MetadataImage(brokers={1: BrokerNode(broker_id=1, incarnation=incarnation, endpoints={})})
-
-
-def test_one_answer_clears_a_broker() -> None:
-    suspects = FailureDetector()
-    suspects.refused(1, 10.0)
-    suspects.refused(1, 10.1)
-    assert list(suspects.ids) == [1]
-    suspects.reached(1)
-    assert not suspects.ids
-
-
-def test_a_port_that_refuses_now_and_then_is_suspected_once_in_five_seconds() -> None:
-    suspects = FailureDetector()
-    suspects.refused(1, 10.0)
-    suspects.reached(1)
-    suspects.refused(1, 10.0 + SUSPECT_SECONDS - 0.1)
-    assert not suspects.ids
-    suspects.refused(1, 10.0 + SUSPECT_SECONDS)
-    assert list(suspects.ids) == [1]
-
-
-def test_a_newer_process_is_not_the_one_that_was_refused() -> None:
-    suspects = FailureDetector()
-    suspects.learn(image(4))
-    suspects.refused(1, 10.0)
-    suspects.learn(image(4))
-    assert list(suspects.ids) == [1]
-    suspects.learn(image(5))
-    assert not suspects.ids
-    suspects.refused(1, 10.1)
-    assert list(suspects.ids) == [1], "it is killed as well"

@@ -36,8 +36,8 @@ def stopped(root: Path, **config: object) -> Path:
         partition.write_staged()
     flush(log)
     if log.config.is_compacted:
-        directory.note_cleaned_offset("t", 0, compact(log))
-        directory.cleaned_offsets_job()()
+        directory.checkpoints.note_cleaned_offset("t", 0, compact(log))
+        directory.checkpoints.cleaned_offsets_job()()
     partition.close()
     directory.checkpoint_job({("t", 0): log})()
     directory.close(clean=True)

@@ -186,9 +186,9 @@ def test_checkpoints_say_where_recovery_and_reading_begin(tmp_path: Path) -> Non
     directory.checkpoint_job({("t", 0): log})()
     directory.close(clean=False)
     directory = opened(tmp_path)
-    assert directory.recovery_point("t", 0) == 5, "what is not flushed is not promised"
-    assert directory.log_start_offset("t", 0) == 3
-    assert directory.recovery_point("t", 1) == directory.log_start_offset("t", 1) == 0
+    assert directory.checkpoints.recovery_point("t", 0) == 5, "what is not flushed is not promised"
+    assert directory.checkpoints.log_start_offset("t", 0) == 3
+    assert directory.checkpoints.recovery_point("t", 1) == directory.checkpoints.log_start_offset("t", 1) == 0
 
 
 def test_what_is_visible_is_written_down_in_a_cluster_only(tmp_path: Path) -> None:
@@ -203,9 +203,9 @@ def test_what_is_visible_is_written_down_in_a_cluster_only(tmp_path: Path) -> No
     assert not (tmp_path / "alone" / VISIBLE_OFFSETS).exists()
     assert (tmp_path / "member" / VISIBLE_OFFSETS).read_text() == "0\n1\nt 0 7\n"
     directory = opened(tmp_path / "member", in_cluster=True)
-    assert (directory.visible_offset("t", 0), directory.visible_offset("t", 1)) == (7, 0)
-    directory.forget([("t", 0)])
-    assert directory.visible_offset("t", 0) == 0
+    assert (directory.checkpoints.visible_offset("t", 0), directory.checkpoints.visible_offset("t", 1)) == (7, 0)
+    directory.checkpoints.forget([("t", 0)])
+    assert directory.checkpoints.visible_offset("t", 0) == 0
 
 
 def test_a_cut_lowers_how_far_a_log_is_compacted_and_visible(tmp_path: Path) -> None:
@@ -213,20 +213,20 @@ def test_a_cut_lowers_how_far_a_log_is_compacted_and_visible(tmp_path: Path) -> 
     log = open_log(directory.make_partition("t", 0, TOPIC_ID), is_replica=True)
     append_each(log, 9)
     flush(log)
-    directory.note_cleaned_offset("t", 0, 8)
-    directory.cleaned_offsets_job()()
+    directory.checkpoints.note_cleaned_offset("t", 0, 8)
+    directory.checkpoints.cleaned_offsets_job()()
     directory.checkpoint_job({("t", 0): log}, {("t", 0): 9})()
-    directory.note_cut("t", 0, 8)
-    assert (directory.cleaned_offset("t", 0), directory.visible_offset("t", 0)) == (8, 8)
-    directory.note_cut("t", 0, 5)
-    directory.note_cut("t", 0, 6)
-    assert (directory.cleaned_offset("t", 0), directory.visible_offset("t", 0)) == (5, 5)
+    directory.checkpoints.note_cut("t", 0, 8)
+    assert (directory.checkpoints.cleaned_offset("t", 0), directory.checkpoints.visible_offset("t", 0)) == (8, 8)
+    directory.checkpoints.note_cut("t", 0, 5)
+    directory.checkpoints.note_cut("t", 0, 6)
+    assert (directory.checkpoints.cleaned_offset("t", 0), directory.checkpoints.visible_offset("t", 0)) == (5, 5)
     truncate(log, 5)
     directory.checkpoint_job({("t", 0): log}, {("t", 0): 5})()
     assert not list(log.directory.glob("*.cut"))
     directory.close(clean=False)
     directory = opened(tmp_path, in_cluster=True)
-    assert directory.cleaned_offset("t", 0) == 5, "no mark says so any more"
+    assert directory.checkpoints.cleaned_offset("t", 0) == 5, "no mark says so any more"
 
 
 def test_a_topic_made_again_inherits_no_checkpoint(tmp_path: Path) -> None:
@@ -236,13 +236,13 @@ def test_a_topic_made_again_inherits_no_checkpoint(tmp_path: Path) -> None:
     log.close()
     directory.checkpoint_job({("t", 0): log})()
     directory.discard_partition("t", 0)
-    forgotten = directory.forget([("t", 0)])
+    forgotten = directory.checkpoints.forget([("t", 0)])
     assert forgotten is not None
     forgotten()
     directory.make_partition("t", 0, TOPIC_ID)
-    assert directory.forget([("t", 0)]) is None, "there is nothing more to forget"
+    assert directory.checkpoints.forget([("t", 0)]) is None, "there is nothing more to forget"
     directory.close(clean=False)
-    assert opened(tmp_path).recovery_point("t", 0) == 0
+    assert opened(tmp_path).checkpoints.recovery_point("t", 0) == 0
 
 
 @pytest.mark.parametrize("failing", ["write_bytes", "sync_directory"])
@@ -255,9 +255,9 @@ def test_a_full_disk_is_a_storage_error_and_keeps_the_old_files(tmp_path: Path, 
         directory.make_partition("t", 0, TOPIC_ID) if failing == "write_bytes" else directory.sync()
     with pytest.raises(StorageError, match="cannot write .*recovery-point-offset-checkpoint"):
         directory.checkpoint_job({})()
-    directory.note_cleaned_offset("t", 0, 7)
+    directory.checkpoints.note_cleaned_offset("t", 0, 7)
     with pytest.raises(StorageError, match="cannot write .*cleaner-offset-checkpoint"):
-        directory.cleaned_offsets_job()()
+        directory.checkpoints.cleaned_offsets_job()()
     with pytest.raises(StorageError, match="cannot mark"):
         directory.close(clean=True)
     if failing == "write_bytes":

@@ -16,9 +16,8 @@ from typing import IO
 import pytest
 from logbus.errors import LogGone
 from logbus.shipper.merged_lines import LineReading
-from logbus.shipper.rotation import beside, never_sent, unsent
 from logbus.shipper.shipment import Shipment
-from logbus.shipper.sources import Fingerprint, Source, identify
+from logbus.shipper.sources import Fingerprint, Source, beside, identify, never_sent, unsent
 
 
 def write(path: Path, number: int, lines: int = 60, *, written: int) -> Path:

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 from logbus.errors import StateInUse, StateUnusable
+from logbus.shipper.ship import ShippedTopic, open_state
 from logbus.shipper.sources import Fingerprint, Source
-from logbus.shipper.state import ShippedTopic, open_state
 
 
 def source(name: str) -> Source:

@@ -1,0 +1,327 @@
+"""The driver of a stream: epoch after epoch, each of them one Spark job over exact offsets and one commit.
+
+It keeps nothing. Before each epoch it reads from the ledger what is committed, plans from there, has the tasks read and add up,
+and commits their sums together with the offsets that they are of. Where a commit's answer is lost, the next reading of the ledger
+tells what became of it. So a killed driver leaves nothing behind that its successor would have to know or could believe wrongly.
+
+A broker or a warehouse that is away is waited for. A job that fails is repeated a few times: nothing of it has been written.
+What ends a stream is what waiting cannot mend: a driver that has begun since, another topic under the same name, records that
+are gone.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from enum import StrEnum
+from functools import cached_property
+from typing import Any
+
+from logbus import errors, formatting, model, waiting
+from logbus.kafka import client_config
+from logbus.kafka.topics import OffsetLog
+from logbus.loads import attempts as attempts_of
+from logbus.loads import frozen_schemas
+from logbus.parsing import Parser, batches, parser_for
+from logbus.schemas.decoders import FORMATS
+from logbus.streams import epoch_commit, stream_ledger
+from logbus.streams.arrow_aggregation import Aggregator
+from logbus.streams.definition import Stream
+from logbus.streams.epoch_plan import EpochPlanner, PlannedPart, reached_in
+from logbus.streams.epochs import EpochPart, Repair
+from logbus.windows import boundaries
+from logbus.windows.log_changes import refuse_if_recreated
+from pyspark.sql import SparkSession
+from sqlalchemy import Engine
+from sqlalchemy.exc import InterfaceError, OperationalError, SQLAlchemyError
+
+from logbus_spark import session
+from logbus_spark.application import Application, Preparation, cause
+from logbus_spark.job import TASKS_PER_CORE, PlanSlice, pack_slices
+from logbus_spark.stream_task import EpochJob, EpochTaskResult, PartTally, epoch_plans, row_columns
+
+# One after another, without an epoch that succeeds: as often as Spark tries a task on a cluster (spark.task.maxFailures).
+FAILED_JOBS_MAX = 4
+AWAY_POLL_SECONDS = 1.0
+
+RunTasks = Callable[[EpochJob, Sequence[PlanSlice], Mapping[str, Any]], list[EpochTaskResult]]
+
+
+class ServerAway(errors.LogbusError):
+    """Broker, warehouse or Spark have not done what they were asked, and may the next time."""
+
+
+class Step(StrEnum):
+    """What there was to do."""
+
+    EPOCH = "epoch"
+    REPAIR = "repair"
+    AGAIN = "again"  # a window was frozen meanwhile, and cuts the epoch otherwise
+    NOTHING = "nothing"
+    STOPPED = "stopped"
+
+
+@dataclass(slots=True, kw_only=True)
+class StreamRun:
+    """What a driver has committed, as far as it knows."""
+
+    epochs: int = 0
+    repairs: int = 0
+    read: int = 0
+
+
+def run_tasks(job: EpochJob, slices: Sequence[PlanSlice], config: Mapping[str, Any]) -> list[EpochTaskResult]:
+    """One Spark job; what the task attempts that won have returned."""
+    spark = SparkSession.builder.getOrCreate()
+    plans = pack_slices(slices, TASKS_PER_CORE * session.parallelism(spark))
+    return session.run_plans(spark, plans, epoch_plans(job, config), at_once=len(plans))
+
+
+@dataclass(kw_only=True)
+class StreamDriver:
+    """One run of the program. `application` is a load's, which knows the pipeline's columns, schemas and table; `stop` ends it
+    after the epoch that it is at."""
+
+    application: Application
+    name: str
+    run_id: str
+    say: waiting.Say
+    stop: threading.Event = field(default_factory=threading.Event)
+    run_tasks: RunTasks = run_tasks
+    away_poll_seconds: float = AWAY_POLL_SECONDS
+    beat_seconds: float = attempts_of.HEARTBEAT_SECONDS
+    done: StreamRun = field(default_factory=StreamRun, init=False)
+    failed_jobs: int = field(default=0, init=False)
+    waits_because: str = field(default="", init=False)
+    goal: dict[int, int] | None = field(default=None, init=False)  # where the log ends, with `once` where it ended at the start
+    checked: set[model.Interval] = field(default_factory=set, init=False)  # windows that all parts are known to keep to
+    hours: dict[int, tuple[int, datetime]] = field(default_factory=dict, init=False)  # by partition where our last part ended
+    superseded: errors.AttemptSuperseded | None = field(default=None, init=False)
+    ownership: stream_ledger.Ownership = field(init=False)
+    prepared: Preparation = field(init=False)
+
+    @property
+    def engine(self) -> Engine:
+        return self.application.ledger.engine
+
+    @property
+    def log(self) -> OffsetLog:
+        return self.application.log
+
+    @property
+    def now(self) -> Callable[[], datetime]:
+        return self.application.now
+
+    @cached_property
+    def stream(self) -> Stream:
+        with self.engine.connect() as connection:
+            return stream_ledger.find(connection, self.name)
+
+    @cached_property
+    def topic_id(self) -> str:
+        """Of the log that the stream's offsets are in."""
+        with self.engine.connect() as connection:
+            return str(stream_ledger.row_of(connection, self.name)["topic_id"])
+
+    @cached_property
+    def pipeline(self) -> model.Pipeline:
+        return self.application.ledger.pipeline(self.stream.pipeline)
+
+    @cached_property
+    def planner(self) -> EpochPlanner:
+        offsets_max = self.stream.max_offsets_per_trigger
+        return EpochPlanner(pipeline=self.pipeline, log=self.log, now=self.now, offsets_max=offsets_max)
+
+    def run(self, *, once: bool = False) -> StreamRun:
+        """Until it is stopped; with `once` until everything is committed that the log had at the start. From here on no driver
+        that began before can commit."""
+        self.prepared = self.prepare()
+        self.ownership = stream_ledger.begin(self.engine, self.name, self.run_id, self.now())
+        try:
+            with attempts_of.heartbeats(self.beat, self.beat_seconds):
+                self.loop(once=once)
+            if self.superseded is not None:
+                raise self.superseded
+        except errors.AttemptSuperseded:
+            raise
+        except Exception as error:
+            with suppress(SQLAlchemyError, errors.LogbusError):
+                stream_ledger.end(self.engine, self.ownership, self.now(), error=formatting.first_line(str(error)))
+            raise
+        stream_ledger.end(self.engine, self.ownership, self.now())
+        return self.done
+
+    def beat(self) -> None:
+        """Says that the driver is alive. Only here does one that has nothing to commit learn that another has begun."""
+        try:
+            stream_ledger.heartbeat(self.engine, self.ownership, self.now(), error=self.waits_because or None)
+        except errors.AttemptSuperseded as error:
+            self.superseded = error
+            self.stop.set()
+
+    def prepare(self) -> Preparation:
+        """As a load's, with the columns that records have shown so far."""
+        if self.pipeline.parse in FORMATS:
+            book = frozen_schemas.book_of(self.engine, self.pipeline.name)
+            return self.application.meet(self.pipeline, book, ())
+        return self.application.with_target(self.application.ledger.with_inferred(self.pipeline))
+
+    def loop(self, *, once: bool) -> None:
+        while True:
+            began = time.monotonic()
+            step = waiting.wait_until(
+                lambda: self.step(once=once),
+                what="broker, warehouse and Spark",
+                timeout_seconds=waiting.PATIENCE_SECONDS if once else threading.TIMEOUT_MAX,
+                poll_seconds=self.away_poll_seconds,
+                not_yet=ServerAway,
+            )
+            if step == Step.STOPPED or (once and step == Step.NOTHING):
+                return
+            if not once and step != Step.AGAIN:
+                self.stop.wait(max(0.0, self.stream.trigger.total_seconds() - (time.monotonic() - began)))
+
+    def step(self, *, once: bool) -> Step:
+        """An epoch or a repair, if there is anything to read. `ServerAway` if it is to be tried again."""
+        if self.stop.is_set():
+            return Step.STOPPED
+        try:
+            step = self.next_step(once=once)
+        except (errors.AccessDenied, errors.NotAskable):
+            raise
+        except (errors.BrokerUnavailable, errors.WarehouseUnavailable, OperationalError, InterfaceError) as error:
+            raise self.away(error) from error
+        except errors.EpochStraddles as error:
+            self.say(f"planned again: {error}")
+            return Step.AGAIN
+        self.failed_jobs, self.waits_because = 0, ""
+        return step
+
+    def away(self, error: Exception) -> ServerAway:
+        reason = formatting.first_line(str(error))
+        if reason != self.waits_because:
+            self.say(f"trying again: {reason}")
+        self.waits_because = reason
+        return ServerAway(reason)
+
+    def next_step(self, *, once: bool) -> Step:
+        # The ledger before the broker: what was committed or frozen by then is in the log whose end is asked for afterwards.
+        positions, frozen = stream_ledger.positions(self.engine, self.name), epoch_commit.frozen_hours(self.engine, self.name)
+        windows = {window.interval for window in frozen}
+        if not windows <= self.checked and (repair := epoch_commit.find_repair(self.engine, self.name)) is not None:
+            self.repair(repair)
+            return Step.REPAIR
+        self.checked = windows
+        topic = self.log.topic(self.pipeline.topic)
+        refuse_if_recreated(topic.name, self.topic_id, topic.topic_id)
+        if added := set(topic.partitions) - positions.keys():
+            self.ownership = stream_ledger.add_partitions(self.engine, self.ownership, added)
+            return Step.AGAIN
+        if self.goal is None or not once:
+            self.goal = self.log.end_offsets(topic.name, topic.partitions, self.pipeline.isolation_level)
+        positions = {partition: position for partition, position in positions.items() if partition in self.goal}
+        hours = {partition: hour for partition, (end, hour) in self.hours.items() if positions.get(partition) == end}
+        parts = self.planner.plan(reached_in(frozen, positions, hours), self.goal)
+        if not parts:
+            return Step.NOTHING
+        epoch = self.compute(parts)
+        self.ownership = epoch_commit.commit_epoch(self.engine, self.ownership, epoch, self.now())
+        self.hours |= {part.partition: (part.end_offset, part.hour) for part in parts}
+        self.done.epochs += 1
+        self.done.read += epoch.read
+        return Step.EPOCH
+
+    def repair(self, repair: Repair) -> None:
+        """Windows were frozen otherwise than foreseen: these hours are read again, cut as they are."""
+        since = model.instant_text(repair.since)
+        self.say(f"reading again from {since} on: the ledger has frozen its windows otherwise than foreseen")
+        starts = {partition: start for partition, (start, _) in repair.ranges.items()}
+        ends = {partition: end for partition, (_, end) in repair.ranges.items()}
+        with self.engine.connect() as connection:
+            row = stream_ledger.row_of(connection, self.name)
+            frozen = epoch_commit.frozen_from(connection, row, starts, repair.since)
+        offsets = sum(ends.values()) - sum(starts.values())
+        planner = replace(self.planner, offsets_max=offsets, parts_max=offsets)
+        epoch = self.compute(planner.plan(reached_in(frozen, starts), ends))
+        self.ownership = epoch_commit.replace_hours(self.engine, self.ownership, repair, epoch, self.now())
+        self.hours.clear()
+        self.done.repairs += 1
+
+    def compute(self, parts: Sequence[PlannedPart]) -> epoch_commit.Epoch:
+        """What the parts hold, read by one Spark job; by more if values name schemas that the driver has not met."""
+        while True:
+            results = self.read(parts)
+            if not (unmet := frozenset[bytes]().union(*(result.unmet for result in results))):
+                break
+            assert self.prepared.book is not None, "only values that name a schema have one that is unmet"
+            self.prepared = self.application.meet(self.pipeline, self.prepared.book, unmet)
+        # Afterwards too, as a load does: a topic that was made again during the job has other records at the same offsets.
+        refuse_if_recreated(self.pipeline.topic, self.topic_id, self.log.topic(self.pipeline.topic).topic_id)
+        tallies: dict[int, PartTally] = {}
+        for result in results:
+            for number, tally in result.tallies.items():
+                tallies[number] = tallies.get(number, PartTally()) + tally
+        number = self.next_number()
+        newest_ms = max((tally.newest_ms for tally in tallies.values()), default=-1)
+        return epoch_commit.Epoch(
+            number=number,
+            parts=[epoch_part(number, part, tallies.get(index, PartTally())) for index, part in enumerate(parts)],
+            deltas=Aggregator(self.stream.aggregate, row_columns(self.parser())).merge(
+                result.deltas for result in results if result.deltas is not None
+            ),
+            newest_timestamp=model.instant(newest_ms) if 0 <= newest_ms <= batches.CALENDAR_MS_MAX else None,
+        )
+
+    def parser(self) -> Parser:
+        return parser_for(self.prepared.pipeline.parse, self.prepared.pipeline.settings, self.prepared.book)
+
+    def next_number(self) -> int:
+        """Read, not counted: the answer to a commit may have been lost."""
+        with self.engine.connect() as connection:
+            return stream_ledger.last_epoch(connection, self.name) + 1
+
+    def read(self, parts: Sequence[PlannedPart]) -> list[EpochTaskResult]:
+        pipeline = self.prepared.pipeline
+        slices = [
+            PlanSlice(window_id=number, partition=part.partition, start_offset=part.start_offset, end_offset=part.end_offset)
+            for number, part in enumerate(parts)
+        ]
+        job = EpochJob(
+            aggregate=self.stream.aggregate,
+            topic=pipeline.topic,
+            isolation_level=pipeline.isolation_level,
+            parse=pipeline.parse,
+            settings=pipeline.settings,
+            hours={number: part.hour for number, part in enumerate(parts)},
+            horizon_ms=boundaries.horizon_ms(self.now(), boundaries.max_ahead(pipeline)),
+            book=self.prepared.book,
+        )
+        try:
+            return self.run_tasks(job, slices, client_config.of_brokers(self.application.client.config))
+        except errors.LogbusError:
+            raise
+        except Exception as error:  # Spark raises many kinds: a worker's, the JVM's, Py4J's
+            failure = errors.LoadFailed(f"the Spark job failed: {cause(error)}")
+            self.failed_jobs += 1
+            if self.failed_jobs >= FAILED_JOBS_MAX:
+                raise failure from error
+            raise self.away(failure) from error
+
+
+def epoch_part(epoch: int, part: PlannedPart, tally: PartTally) -> EpochPart:
+    return EpochPart(
+        partition=part.partition,
+        start_offset=part.start_offset,
+        end_offset=part.end_offset,
+        epoch=epoch,
+        hour=part.hour,
+        read=tally.read,
+        fingerprint=tally.fingerprint,
+        filtered=tally.filtered,
+        dead_lettered=tally.dead_lettered,
+        untimed=tally.untimed,
+    )
