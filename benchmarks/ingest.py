@@ -56,10 +56,12 @@ RSS_PERIOD_SECONDS = 0.1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timed:
-    """One load in a running session: its seconds, those of its commits, and the most memory that driver and workers held."""
+    """One job in a running session: its seconds, those of its commits, and the CPU time and the most memory of driver, JVM and
+    workers."""
 
     seconds: float
     commit_seconds: Sequence[float]
+    cpu_seconds: float
     rss_mib: float
 
 

@@ -11,21 +11,20 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import psycopg
-from logbus import expressions, spark_submit
+from logbus import expressions
 from logbus.loads.engine import libpq_uri
 from logbus.model import Pipeline, utc_now
 from logbus.streams import stream_ledger
 from logbus.streams.definition import define_stream
 
 from benchmarks import processes
-from benchmarks.ingest import Place, start, submit
+from benchmarks.ingest import Place, Timed, start, submit
 from benchmarks.peers.maven import Jars
 from benchmarks.stream_data import COLUMNS
 from benchmarks.structured_stream import create_tables
 
 TRIGGER_SECONDS = 2.0
 OFFSETS_MAX = 200_000  # in an epoch, or a micro-batch
-JAVA_OPTIONS, FIRST_COMPILER_ONLY = "spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1"
 CONNECTOR = Jars(
     name="spark-kafka-4.1.3",
     artifacts=(
@@ -46,8 +45,8 @@ class StreamSide(Protocol):
     def define(self, here: Place, topic: str) -> None:
         """Before anything is read."""
 
-    def once(self, here: Place, topic: str) -> float:
-        """Reads all that is there; the seconds that this took in a session that ran before."""
+    def once(self, here: Place, topic: str) -> Timed:
+        """Reads all that is there, in a session that runs already."""
 
     def run(self, here: Place, topic: str) -> subprocess.Popen[bytes]:
         """Reads on until it is stopped."""
@@ -71,8 +70,8 @@ class OurStream:
         )
         stream_ledger.define(here.ledger.engine, stream, utc_now())
 
-    def once(self, here: Place, topic: str) -> float:
-        return submit(here, "stream", ["--stream", self.table, "--once"]).seconds
+    def once(self, here: Place, topic: str) -> Timed:
+        return submit(here, "stream", ["--stream", self.table, "--once"])
 
     def run(self, here: Place, topic: str) -> subprocess.Popen[bytes]:
         program = str(Path(sys.executable).with_name("logbus"))
@@ -90,17 +89,15 @@ class StructuredStream:
         with psycopg.connect(libpq_uri(here.warehouse)) as connection:
             create_tables(connection, self.table)
 
-    def once(self, here: Place, topic: str) -> float:
-        return submit(here, "structured", [self._ask(here, topic, None)], self._conf()).seconds
+    def once(self, here: Place, topic: str) -> Timed:
+        return submit(here, "structured", [self._ask(here, topic, None)], self._conf())
 
     def run(self, here: Place, topic: str) -> subprocess.Popen[bytes]:
         process, _ = start(here, "structured", [self._ask(here, topic, TRIGGER_SECONDS)], self._conf())
         return process
 
     def _conf(self) -> dict[str, str]:
-        """Its work is done in the JVM, which therefore gets its optimising compiler; ours does without."""
-        java_options = spark_submit.conf()[JAVA_OPTIONS].replace(FIRST_COMPILER_ONLY, "")
-        return {"spark.jars": ",".join(map(str, CONNECTOR.folder().glob("*.jar"))), JAVA_OPTIONS: java_options}
+        return {"spark.jars": ",".join(map(str, CONNECTOR.folder().glob("*.jar")))}
 
     def _ask(self, here: Place, topic: str, trigger_seconds: float | None) -> str:
         ask: dict[str, Any] = {

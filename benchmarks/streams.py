@@ -31,7 +31,7 @@ from rich.console import Console
 
 from benchmarks import processes
 from benchmarks.figures import Figure, Target, figure
-from benchmarks.ingest import Place
+from benchmarks.ingest import Place, Timed
 from benchmarks.ingest_data import produce_events
 from benchmarks.loads import Scale
 from benchmarks.peers.logbus import LogbusBroker
@@ -136,19 +136,24 @@ def backlog(place: Callable[[], Place], console: Console, scale: Scale) -> list[
     topic, count, rows = "backlog", scale.records(RECORDS), set[Any]()
     produce_events(place().client, topic, requests(count, HOURS), PARTITIONS)
 
-    def once(side: StreamSide, number: int) -> float:
+    def once(side: StreamSide, number: int) -> Timed:
         here = place()
         side.define(here, topic)
-        seconds = side.once(here, topic)
+        timed = side.once(here, topic)
         with connected(here) as connection:
             rows.add(contents(connection, side.table))
             if visible(connection, side.table) != count or len(rows) != 1:
                 raise RuntimeError(f"{side.table} does not hold what {count} records add up to")
-        return count / seconds
+        return timed
 
     measured = in_turns("backlog", entrants(once), rounds=scale.rounds, console=console, prepare=scale.settle)
     name, pair = f"a backlog of {count // 1000} k records", (measured[OURS], measured[PEER])
-    return [compare(name, "records/s", float, pair, against=PEER, target=Target(ratio_min=0.9))]
+    return [
+        compare(name, "records/s", lambda one: count / one.seconds, pair, against=PEER, target=Target(ratio_min=0.9)),
+        compare(
+            f"{name}: CPU of driver, JVM and workers", "s/million", lambda one: one.cpu_seconds * 1e6 / count, pair, against=PEER
+        ),
+    ]
 
 
 def steady(place: Callable[[], Place], console: Console, scale: Scale) -> list[Figure]:

@@ -5,7 +5,7 @@
     spark-submit timed_load.py stream --stream NAME --once            our stream, as it is
     spark-submit timed_load.py structured '{"topic": ...}'            the same in plain Structured Streaming
 
-Prints one line `LOGBUS_BENCH {"seconds": ..., "commit_seconds": [...]}`. The session's start, the same for all, is not counted.
+Prints one line `LOGBUS_BENCH {"seconds": ..., "commit_seconds": [...], "cpu_seconds": ...}`. The session's start, the same for all, is not counted.
 """
 
 from __future__ import annotations
@@ -78,9 +78,14 @@ SIDES = {"ours": timed_ours, "barest": timed_barest, "stream": timed_stream, "st
 def main() -> None:
     from pyspark.sql import SparkSession
 
+    from benchmarks.processes import cpu_seconds
+
     side, *arguments = sys.argv[1:]
     session = SparkSession.builder.getOrCreate()
-    print(PREFIX + json.dumps(SIDES[side](session, arguments)), flush=True)
+    jvm = os.getppid()  # of which driver and workers are children
+    cpu_before = cpu_seconds(jvm)
+    timed = SIDES[side](session, arguments)
+    print(PREFIX + json.dumps({**timed, "cpu_seconds": cpu_seconds(jvm) - cpu_before}), flush=True)
     session.stop()
 
 
