@@ -11,6 +11,7 @@ import gc
 import logging
 import resource
 import signal
+import socket
 import sys
 import uuid
 from collections.abc import Callable, Mapping
@@ -95,19 +96,7 @@ class LogBroker:
             environment=self._cluster_environment(thread_pool, poller, clock) if config.is_clustered else None,
             on_ready=self._entered,
         )
-        # Served by the loop, not by a thread: a page that can be read proves that the loop is running, which is what a health
-        # check is for.
-        self._metrics: HttpEndpoint | None = None
-        if metrics is not None:
-            routes = {"/metrics": self._page, "/health": self._health}
-            self._metrics = HttpEndpoint(
-                metrics,
-                routes,
-                poller=poller,
-                now=clock.monotonic,
-                descriptors_end=open_files.readers_end,
-                names=() if reach_of(metrics.getsockname()[0]) else {*NAMES_OF_LOOPBACK, metrics.getsockname()[0]},
-            )
+        self._metrics = None if metrics is None else self._metrics_endpoint(metrics, poller, open_files.readers_end)
         self._server = Server(
             self._listening,
             dispatch=self._engine.dispatch,
@@ -131,6 +120,19 @@ class LogBroker:
             connect={listener.name: listener.connection for listener in self._tls},
         )
         self._sweep()
+
+    def _metrics_endpoint(self, sock: socket.socket, poller: Poller[Any], descriptors_end: int) -> HttpEndpoint:
+        """Served by the loop, not by a thread: a page that can be read proves that the loop is running, which is what a health
+        check is for."""
+        address = sock.getsockname()[0]
+        return HttpEndpoint(
+            sock,
+            {"/metrics": self._page, "/health": self._health},
+            poller=poller,
+            now=self._clock.monotonic,
+            descriptors_end=descriptors_end,
+            names=() if reach_of(address) else {*NAMES_OF_LOOPBACK, address},
+        )
 
     def _sweep(self) -> None:
         now = self._clock.now_ms() / 1000
@@ -157,7 +159,7 @@ class LogBroker:
 
         from logbus_broker.cluster_engine import ClusterEnvironment
         from logbus_broker.network.peer import PeerConnections, listens_at, resolver
-        from logbus_broker.network.peer_login import peer_security
+        from logbus_broker.network.peer_connection import peer_security
 
         config, chance = self._config, random.SystemRandom()
         security = peer_security(config, self._users)
@@ -303,7 +305,7 @@ class LogBroker:
 def zookeeper_store(config: BrokerConfig, clock: SystemClock, wake: Callable[[], None]) -> ZooKeeperStore:
     """The connection to ZooKeeper that the settings describe, not begun."""
     from logbus_broker.cluster.zookeeper import Access, ZooKeeperStore
-    from logbus_broker.network.peer_login import zookeeper_encryption
+    from logbus_broker.network.certificates import zookeeper_encryption
 
     access = Access(
         encrypt=zookeeper_encryption(config) if config.zookeeper_tls else None,

@@ -5,7 +5,8 @@
     the table        postgres://HOST:PORT/DATABASE/SCHEMA/TABLE, or where an Iceberg table is: what others call it
 
 An audit of an aggregate has two: `aggregate_asset`, x-logbus://aggregate/NAME, and `hours_asset`, x-logbus://aggregate/NAME/hours,
-with an event for each hour that was computed again, whose partition key is the hour.
+with an event for each hour that was computed again, whose partition key is the hour. The proof of a stream has two likewise:
+`stream_asset`, x-logbus://stream/NAME, and `proven_hours_asset`, x-logbus://stream/NAME/hours.
 
 Partition keys have an asset of their own, since an event with a key starts no DAG that is scheduled by the asset alone. The URI
 of the table is known when the task runs, from its connection, hence the alias; cosmos and Airflow's providers make the same URI.
@@ -59,14 +60,31 @@ def _require_keys(asset: str, instead: str) -> None:
 
 def aggregate_asset(name: str) -> Asset:
     """The asset for an aggregate's table. Its events carry the hours that were computed again, as `hours`."""
-    return Asset(name=f"logbus-aggregate/{name}", uri=f"x-logbus://aggregate/{name}", group="logbus")
+    return _derived_asset("aggregate", name)
 
 
 def hours_asset(name: str) -> Asset:
     """The asset that has an event for each event hour of an aggregate that was computed again and audited, with its start in UTC
     as the partition key: for a `PartitionedAssetTimetable`."""
     _require_keys("hours_asset", "aggregate_asset, whose events carry the hours")
-    return Asset(name=f"logbus-aggregate/{name}/hours", uri=f"x-logbus://aggregate/{name}/hours", group="logbus")
+    return _derived_asset("aggregate", name, hours=True)
+
+
+def stream_asset(name: str) -> Asset:
+    """The asset for a stream's view. Its events carry the hours of arrival that were proven, as `hours`."""
+    return _derived_asset("stream", name)
+
+
+def proven_hours_asset(name: str) -> Asset:
+    """The asset that has an event for each hour of arrival of a stream that was proven, with its start in UTC as the partition
+    key: for a `PartitionedAssetTimetable`."""
+    _require_keys("proven_hours_asset", "stream_asset, whose events carry the hours")
+    return _derived_asset("stream", name, hours=True)
+
+
+def _derived_asset(kind: str, name: str, *, hours: bool = False) -> Asset:
+    suffix = "/hours" if hours else ""
+    return Asset(name=f"logbus-{kind}/{name}{suffix}", uri=f"x-logbus://{kind}/{name}{suffix}", group="logbus")
 
 
 def table_alias(pipeline: model.Pipeline | str) -> AssetAlias:
@@ -85,15 +103,31 @@ def aggregate_outlets(name: str) -> list[Asset]:
     return [aggregate_asset(name), *([hours_asset(name)] if HAS_KEYS_OF_TASKS else [])]
 
 
+def stream_outlets(name: str) -> list[Asset]:
+    """The outlets of a stream's proof."""
+    return [stream_asset(name), *([proven_hours_asset(name)] if HAS_KEYS_OF_TASKS else [])]
+
+
 def tell_of_aggregated(context: Mapping[str, Any], outlets: Iterable[Any], name: str, hours: Sequence[datetime]) -> None:
     """Fills the events that the success of an aggregate's audit will create, for those of its outlets that are ours."""
+    _tell_of_hours(context, outlets, "aggregate", name, hours, "audit again in shorter spans")
+
+
+def tell_of_proven_hours(context: Mapping[str, Any], outlets: Iterable[Any], name: str, hours: Sequence[datetime]) -> None:
+    """Fills the events that the success of a stream's proof will create, for those of its outlets that are ours."""
+    _tell_of_hours(context, outlets, "stream", name, hours, "prove in shorter spans")
+
+
+def _tell_of_hours(
+    context: Mapping[str, Any], outlets: Iterable[Any], kind: str, name: str, hours: Sequence[datetime], advice: str
+) -> None:
     declared = list(outlets)
-    if (asset := aggregate_asset(name)) in declared:
-        context["outlet_events"][asset].extra = {"aggregate": name, "hours": [model.instant_text(hour) for hour in hours]}
-    if HAS_KEYS_OF_TASKS and (keyed := hours_asset(name)) in declared:
+    if (asset := _derived_asset(kind, name)) in declared:
+        context["outlet_events"][asset].extra = {kind: name, "hours": [model.instant_text(hour) for hour in hours]}
+    if HAS_KEYS_OF_TASKS and (keyed := _derived_asset(kind, name, hours=True)) in declared:
         event = context["outlet_events"][keyed]
-        event.extra = {"aggregate": name}
-        _add_keys(event, [hour.strftime(KEY_FORMAT) for hour in sorted(hours)], "audit again in shorter spans")
+        event.extra = {kind: name}
+        _add_keys(event, [hour.strftime(KEY_FORMAT) for hour in sorted(hours)], advice)
 
 
 def _add_keys(event: Any, keys: Sequence[str], advice: str) -> None:

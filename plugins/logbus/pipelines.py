@@ -4,6 +4,8 @@
     ingest:         the same for windows of any length          ingest(every="15m"), ingest(every="1d", timezone="Europe/Berlin")
     catch_up:       freeze all closed hours -> load -> audit    one Spark application for all of them, on demand
     hourly_aggregate:  aggregate -> audit                       after each audit of the pipeline, the event hours that it touched
+    windowed_aggregate:  once -> prove                          every few minutes, what has arrived; proven after each audit
+    windowed_counts:  the same, which counts
 
     hourly_ingest(pipeline="clicks", topic="web.clicks", table="clicks", parse="json", max_error_rate=0.01)
 
@@ -24,7 +26,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any, Unpack
 
-from airflow.sdk import DAG, Param
+from airflow.sdk import DAG, AssetOrTimeSchedule, CronTriggerTimetable, Param
 
 from logbus import assets, errors, expressions, spark_submit, timetable
 from logbus.aggregates.definition import EVENT_TIME_DEFAULT, define_aggregate
@@ -32,9 +34,11 @@ from logbus.expressions import avg_of, count, max_of, min_of, sum_of
 from logbus.hooks.broker import BrokerHook
 from logbus.hooks.warehouse import WarehouseHook
 from logbus.model import Grid, Pipeline
-from logbus.operators import audit_window, freeze_window, load_window
+from logbus.operators import audit_window, freeze_window, load_window, prove_stream, stream_once
 from logbus.operators import hourly_aggregate as aggregates
 from logbus.pipeline_definition import PipelineOptions, as_pipeline, define_pipeline
+from logbus.sensors import stream_healthy
+from logbus.streams.definition import MAX_OFFSETS_DEFAULT, TRIGGER_DEFAULT, WINDOW_DEFAULT, define_stream
 from logbus.windows.catch_up import WINDOWS_UNCONFIRMED_MAX
 
 __all__ = [
@@ -51,12 +55,17 @@ __all__ = [
     "max_of",
     "min_of",
     "sum_of",
+    "windowed_aggregate",
+    "windowed_counts",
 ]
 
 # Runs of the past may be triggered (a rerun of an old hour); with catchup off, the start date alone schedules nothing.
 START_DATE = datetime(2000, 1, 1, tzinfo=UTC)
 # The gaps that the load has also filled, as text; empty if its XCom has no such key.
 FILLED = "{{ ((ti.xcom_pull(task_ids='load') or {}).get('filled') or []) | join(' ') }}"
+# A start of Spark costs some ten seconds: more often is not worth it; then it is `logbus stream run`, a process of its own.
+EVERY_FIVE_MINUTES = "*/5 * * * *"
+HEALTH_TIMEOUT = timedelta(minutes=10)  # of the sensor beside a continuous stream; the next run looks again
 TASK_DEFAULTS: Mapping[str, Any] = {"retries": 2, "retry_delay": timedelta(seconds=30)}
 
 
@@ -270,6 +279,118 @@ def hourly_aggregate(
         )
         compute >> audit
     return dag
+
+
+def windowed_aggregate(
+    pipeline: Pipeline | str,
+    connections: Connections = CONNECTIONS_DEFAULT,
+    *,
+    name: str,
+    keys: Sequence[str] = (),
+    measures: Mapping[str, expressions.Measure],
+    event_time: str = EVENT_TIME_DEFAULT,
+    window: str | timedelta = WINDOW_DEFAULT,
+    where: str | None = None,
+    table: str | None = None,
+    trigger: str | timedelta = TRIGGER_DEFAULT,
+    max_offsets_per_trigger: int = MAX_OFFSETS_DEFAULT,
+    schedule: str = EVERY_FIVE_MINUTES,
+    continuous: bool = False,
+    dag_arguments: Mapping[str, Any] | None = None,
+) -> DAG:
+    """The DAG `name`, of a stream: what has arrived is counted within minutes, or seconds, and each hour is proven equal to what
+    its load brings.
+
+    A run counts all that has arrived since the last one (`once`), and then compares the hours that were audited since (`prove`):
+    offsets, records, and every value. It begins by the schedule, and after each audit of the pipeline. The proof's success is an
+    event of `assets.stream_asset`, and for each proven hour one of `assets.proven_hours_asset`.
+
+    A record counts in the window of its own time, however late it comes. Users read the view; where a load and the stream differ,
+    the load's values take the stream's place, and the run fails.
+
+    :param pipeline: a `Pipeline` that loads into PostgreSQL, or the name of a registered one
+    :param name: of the stream, and of its view unless `table` is given
+    :param keys: columns of the pipeline's table by which rows are grouped
+    :param measures: columns of the view, by name: `count()`, `sum_of`, `min_of`, `max_of`, `avg_of` of a column
+    :param event_time: the column with the time at which something happened; by default the record's own timestamp
+    :param window: the length of what a row stands for, a part of an hour: `1m`, `5m`, `15m`, `1h`
+    :param where: a condition that rows have to meet (logbus.expressions): `status >= 500 and method = 'GET'`
+    :param trigger: an epoch begins at most this often
+    :param max_offsets_per_trigger: how many offsets one epoch reads at most
+    :param schedule: when a run begins by the clock, as a cron expression; each starts Spark, which takes some ten seconds
+    :param continuous: `logbus stream run` computes it, a process of its own, whose counts are seconds old; the DAG then looks
+        after it (`healthy`) and proves
+    :param dag_arguments: arguments for the DAG itself
+    """
+    stream = define_stream(
+        name,
+        pipeline,
+        keys=keys,
+        measures=measures,
+        event_time=event_time,
+        window=window,
+        where=where,
+        table=table,
+        trigger=trigger,
+        max_offsets_per_trigger=max_offsets_per_trigger,
+    )
+    places: dict[str, Any] = {"warehouse_conn_id": connections.warehouse, "kafka_conn_id": connections.kafka}
+    arguments = {
+        "description": f"{stream.aggregate.words()}, of {stream.pipeline} into {stream.table}, as it arrives",
+        "schedule": AssetOrTimeSchedule(
+            timetable=CronTriggerTimetable(schedule, timezone="UTC"), assets=[assets.table_asset(stream.pipeline)]
+        ),
+        "max_active_runs": 1,
+    }
+    with DAG(stream.name, **_dag_defaults(arguments, dag_arguments)) as dag:
+        prove = prove_stream.ProveStreamOperator(
+            task_id="prove",
+            stream=stream,
+            warehouse_conn_id=connections.warehouse,
+            outlets=assets.stream_outlets(stream.name),
+        )
+        if continuous:
+            # Beside each other: a driver that is away must fail the run, and keeps no hour from its proof.
+            stream_healthy.StreamHealthySensor(
+                task_id="healthy", stream=stream, timeout=HEALTH_TIMEOUT.total_seconds(), retries=0, **places
+            )
+        else:
+            once = stream_once.StreamOnceOperator(
+                task_id="once", stream=stream, conn_id=connections.spark, pool=connections.pool, **places
+            )
+            once >> prove
+    return dag
+
+
+def windowed_counts(
+    pipeline: Pipeline | str,
+    connections: Connections = CONNECTIONS_DEFAULT,
+    *,
+    name: str,
+    keys: Sequence[str] = (),
+    event_time: str = EVENT_TIME_DEFAULT,
+    window: str | timedelta = WINDOW_DEFAULT,
+    where: str | None = None,
+    table: str | None = None,
+    schedule: str = EVERY_FIVE_MINUTES,
+    continuous: bool = False,
+    dag_arguments: Mapping[str, Any] | None = None,
+) -> DAG:
+    """`windowed_aggregate` with one measure, `count`: how many records of each key in each window. Its arguments are the same."""
+    return windowed_aggregate(
+        pipeline,
+        connections,
+        name=name,
+        keys=keys,
+        measures={"count": count()},
+        event_time=event_time,
+        window=window,
+        where=where,
+        table=table,
+        schedule=schedule,
+        continuous=continuous,
+        dag_arguments=dag_arguments,
+    )
 
 
 def _dag_defaults(arguments: Mapping[str, Any], given: Mapping[str, Any] | None) -> dict[str, Any]:

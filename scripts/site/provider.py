@@ -55,7 +55,16 @@ Connections turned into clients.
 
 """
 HEADS: Mapping[str, str] = {"operators": OPERATORS, "sensors": SENSORS, "triggers": TRIGGERS, "hooks": HOOKS}
-FUNCTIONS = ("hourly_ingest", "ingest", "many_topics", "catch_up", "hourly_aggregate", "Connections")
+FUNCTIONS = (
+    "hourly_ingest",
+    "ingest",
+    "many_topics",
+    "catch_up",
+    "hourly_aggregate",
+    "windowed_aggregate",
+    "windowed_counts",
+    "Connections",
+)
 # Only members with a docstring; `members: true` would show every attribute.
 MEMBERS = "    options:\n      members: null\n      filters: ['!^_']\n"
 

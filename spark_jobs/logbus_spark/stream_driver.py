@@ -241,12 +241,9 @@ class StreamDriver:
         self.say(f"reading again from {since} on: the ledger has frozen its windows otherwise than foreseen")
         starts = {partition: start for partition, (start, _) in repair.ranges.items()}
         ends = {partition: end for partition, (_, end) in repair.ranges.items()}
-        with self.engine.connect() as connection:
-            row = stream_ledger.row_of(connection, self.name)
-            frozen = epoch_commit.frozen_from(connection, row, starts, repair.since)
         offsets = sum(ends.values()) - sum(starts.values())
         planner = replace(self.planner, offsets_max=offsets, parts_max=offsets)
-        epoch = self.compute(planner.plan(reached_in(frozen, starts), ends))
+        epoch = self.compute(planner.plan(reached_in(repair.frozen, starts), ends))
         self.ownership = epoch_commit.replace_hours(self.engine, self.ownership, repair, epoch, self.now())
         self.hours.clear()
         self.done.repairs += 1

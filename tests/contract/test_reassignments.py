@@ -38,15 +38,17 @@ def test_who_leads_what_it_is_to_lead_needs_no_election(side: Side, topic: str) 
 def test_a_throttle_is_seen_until_it_is_removed(side: Side, topic: str) -> None:
     me = only_broker(side)
 
-    def is_set(brokers: list[int], topics: list[str]) -> bool:
+    def throttled() -> tuple[list[int], list[str]]:
         throttles = side.reassignments.throttles(side.reassignments.facts())
-        return (list(throttles.brokers), [name for name in throttles.topics if name == topic]) == (brokers, topics)
+        return list(throttles.brokers), [name for name in throttles.topics if name == topic]
 
     replicas = ThrottledReplicas(brokers=[me], at_leaders={topic: f"0:{me}"}, at_followers={topic: f"1:{me}"})
     side.reassignments.throttle(1_000_000, replicas)
-    wait_until(lambda: is_set([me], [topic]), what="the throttle")
+    wait_until(lambda: all(throttled()), what="the throttle")
+    assert throttled() == ([me], [topic])
     side.reassignments.unthrottle(Throttles(brokers=[me], topics=[topic]))
-    wait_until(lambda: is_set([], []), what="the end of the throttle")
+    wait_until(lambda: not any(throttled()), what="the end of the throttle")
+    assert throttled() == ([], [])
 
 
 def test_the_minimum_of_replicas_in_sync_is_known_for_the_topics_that_are_named(side: Side, topic: str) -> None:

@@ -7,6 +7,7 @@ Debian's package if installed, with the file's configuration. docs/compose.md li
 from __future__ import annotations
 
 import json
+import ssl
 import stat
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
@@ -28,6 +29,8 @@ from logbus.kafka.topics import Topics
 from logbus.loads.engine import connect, libpq_uri
 from logbus.loads.ledger import Ledger
 from logbus.model import Pipeline, WindowState, milliseconds
+from logbus.schemas.registry_client import USER_INFO, RegistryClient
+from logbus.schemas.wire_format import reference_to_id
 from logbus.waiting import PATIENCE_SECONDS, wait_until
 from sqlalchemy import make_url
 
@@ -39,7 +42,7 @@ from tests.support.postgres import server_directory  # noqa: F401
 from tests.support.prometheus_server import prometheus
 from tests.support.topics import create_topic
 
-SHORT = ("security", "broker", "spark-master", "spark-worker", "exporter", "airflow-apiserver")
+SHORT = ("security", "broker", "registry", "spark-master", "spark-worker", "exporter", "airflow-apiserver")
 LONG = ("airflow-scheduler", "airflow-dag-processor", "airflow-triggerer")
 ONCE = ("provisioner", "airflow-init")
 ZOOKEEPERS, BROKERS = (tuple(f"{kind}-{number}" for number in (1, 2, 3)) for kind in ("zookeeper", "broker"))
@@ -56,7 +59,7 @@ def running(server_directory: Path) -> Iterator[PlainServices]:  # noqa: F811
         made.wait_until_healthy("broker", begun["broker"])
         for name in ONCE:
             made.run(name)
-        begun |= {name: made.start(name) for name in ("airflow-apiserver", "exporter")}
+        begun |= {name: made.start(name) for name in ("airflow-apiserver", "exporter", "registry")}
         for name, process in begun.items():
             made.wait_until_healthy(name, process)
         yield made
@@ -126,6 +129,31 @@ def test_init_leaves_the_passwords_to_their_owner_and_out_of_every_log(running: 
 
 def security_of(running: PlainServices) -> Path:
     return running.directory / "secured" / "security"
+
+
+def test_the_registry_lets_in_the_brokers_users_with_their_rights(running: PlainServices) -> None:
+    url, shared = f"https://127.0.0.1:{running.ports['8085']}", running.directory / "secured" / "shared"
+    with httpx.Client(base_url=url, verify=ssl.create_default_context(cafile=shared / "registry" / "ca.pem")) as http:
+
+        def status(user: str, body: str | None = None) -> int:
+            settings = client_config.read_client_config(shared / user / "client.properties")
+            login, path = (user, settings["sasl.password"]), "/subjects/users/versions"
+            answer = http.get(path, auth=login) if body is None else http.post(path, json={"schema": body}, auth=login)
+            return answer.status_code
+
+        assert http.get("/subjects").status_code == 401
+        assert [status("shipper", '"string"'), status("spark"), status("spark", '"int"'), status("exporter")] == [
+            200,
+            200,
+            403,
+            403,
+        ]
+    # As a load asks: the registry's certificate is of the brokers' authority, and needs no setting.
+    settings = client_config.read_client_config(shared / "airflow" / "client.properties")
+    with RegistryClient(url, {**settings, USER_INFO: f"airflow:{settings['sasl.password']}"}) as client:
+        schema = client.fetch(reference_to_id(1))
+    assert schema is not None
+    assert schema.text == '"string"'
 
 
 def test_a_program_on_the_host_gets_all_that_it_needs_by_one_command(running: PlainServices, tmp_path: Path) -> None:

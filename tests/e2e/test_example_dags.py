@@ -108,6 +108,10 @@ def finished(api: AirflowApi, run: ApiDagRun) -> ApiDagRun:
     return ended
 
 
+def task_states(api: AirflowApi, run: ApiDagRun) -> dict[str, str]:
+    return {task["task_id"]: task["state"] for task in api.task_instances(run)}
+
+
 def test_a_backfill_of_six_hours_loads_and_audits_every_hour(backfilled: list[ApiDagRun], engine: Engine, rows: Rows) -> None:
     windows = Ledger(engine).windows(PAGE_VIEWS, since=at(0), until=at(HOURS - 1))
     assert [window.interval.start for window in windows] == [at(hour) for hour in range(HOURS)]
@@ -149,7 +153,7 @@ def test_every_audited_hour_starts_work_downstream_exactly_once(backfilled: list
     counted: dict[str, int] = {}
     for run in api.runs(BY_HOUR):
         assert run.state == "success", api.story(run)
-        states = {task["task_id"]: task["state"] for task in api.task_instances(run)}
+        states = task_states(api, run)
         hours = api.xcom(run, "count_visitors") if states["count_visitors"] == "success" else {}
         assert not set(hours) & set(counted)
         counted.update(hours)
@@ -173,12 +177,17 @@ def test_an_aggregate_is_computed_after_loads_and_each_of_its_hours_is_an_event_
     finished(api, asked[REST_OF_DAY])
     airflow_runs.wait_for_runs(api, PER_MINUTE, 1, kind="")
     api.pause(PER_MINUTE)
+    airflow_runs.wait_for_no_run(api, PER_MINUTE)
     views, end = VIEWS_PER_HOUR * HOURS, instant_text(at(HOURS))
     assert rows(f"select count(*), sum(views) from {PER_MINUTE} where window_start < '{end}'") == [(views, views)]
     named = {"uri_pattern": f"x-logbus://aggregate/{PER_MINUTE}/hours"}
     [asset] = api.request("GET", "/api/v2/assets", params=named)["assets"]
     events = api.request("GET", "/api/v2/assets/events", params={"asset_id": asset["id"], "limit": 100})["asset_events"]
     assert {event["partition_key"] for event in events} >= {f"{at(hour):%Y-%m-%dT%H:%M:%S}" for hour in range(HOURS)}
+    audited = [run for run in api.runs(PER_MINUTE) if {"audit": "success"}.items() <= task_states(api, run).items()]
+    for run in audited:
+        keys = sorted(f"{event['partition_key']}Z" for event in events if event["source_run_id"] == run.run_id)
+        assert keys == sorted(api.xcom(run, "audit")["hours"]), "one event for each hour that the run touched"
 
 
 def test_the_table_is_an_asset_under_its_own_name(backfilled: list[ApiDagRun], stack: LocalStack, api: AirflowApi) -> None:

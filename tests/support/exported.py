@@ -4,6 +4,7 @@ Two records an hour in partition 0, one in partition 1; `first_hour` is five hou
 not parse) and audited, hour 1 is loaded, hour 2 is frozen and its attempt failed, hour 3 is closed but not frozen, and one record
 is half an hour ahead, in an hour that stays open during the tests whenever they run. Group `dashboards` has committed three
 records of partition 0 and all of partition 1, group `live` everything. The table `theirs`, which something else loads, was audited.
+An aggregate has both loaded hours; a stream begins with hour 3, and has counted its first record.
 """
 
 from __future__ import annotations
@@ -11,6 +12,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
+import pyarrow as pa
+from logbus.aggregates import aggregation
+from logbus.aggregates.definition import define_aggregate
+from logbus.expressions import count
 from logbus.kafka.client import Client
 from logbus.kafka.groups import Groups
 from logbus.kafka.topics import Topics
@@ -21,6 +26,11 @@ from logbus.loads.sinks import sink_for
 from logbus.loads.table_audit import HourAudit, Spans, TableReport, record_report
 from logbus.model import Interval, Pipeline, milliseconds
 from logbus.status.retention_run import RetentionStore
+from logbus.streams import stream_ledger
+from logbus.streams.definition import define_stream
+from logbus.streams.epoch_commit import Epoch, commit_epoch
+from logbus.streams.epochs import EpochPart
+from sqlalchemy import Engine
 
 from tests.support.broker import AnyBroker
 from tests.support.exporting import Samples
@@ -58,6 +68,21 @@ class Exported:
     platform: Platform
     text: str
     found: Samples
+
+
+def fill_computed(made: Platform, engine: Engine) -> None:
+    measures = {"count": count()}
+    of_hours = define_aggregate(f"{made.name}_by_hour", made.name, keys=[], measures=measures)
+    aggregation.define(engine, of_hours, made.now)
+    aggregation.bring_up_to_date(engine, of_hours.name, "test", lambda: made.now)
+    live = define_stream(f"{made.name}_live", made.name, keys=[], measures=measures)
+    stream_ledger.define(engine, live, made.now)
+    owner = stream_ledger.begin(engine, live.name, "test", made.now)
+    start = owner.positions[0]
+    of_record = {"partition": 0, "start_offset": start, "end_offset": start + 1}
+    part = EpochPart(**of_record, epoch=1, hour=made.at(3), read=1, fingerprint=0)
+    epoch = Epoch(number=1, parts=[part], deltas=pa.table({}), newest_timestamp=made.now)
+    commit_epoch(engine, owner, epoch, made.now)
 
 
 def make_platform(broker: AnyBroker, url: str, name: str) -> Platform:
@@ -101,4 +126,5 @@ def fill_ledger(made: Platform) -> None:
         retention.end_run(number, ["held back for too long"], None, made.now)
     hour = HourAudit(start=made.at(0), records=3, missing=Spans(count=1), foreign=1)
     record_report(engine, TableReport(table="theirs", topic=made.name, hours=[hour], foreign=2, problems=(), notes=()), made.now)
+    fill_computed(made, engine)
     engine.dispose()

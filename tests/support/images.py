@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 
 from hypothesis import strategies as st
-from logbus_broker.cluster import metadata_image, security_znodes
+from logbus_broker.cluster import metadata_image, security_store
 from logbus_broker.security import state as security_state
 
 broker_ids = st.integers(0, 5)
@@ -93,7 +93,7 @@ logged_change: st.SearchStrategy[metadata_image.LoggedChange] = st.one_of(
     st.builds(metadata_image.StateChange, topic=topic_names, topic_id=topic_ids, index=st.integers(0, 12), state=states),
     st.builds(metadata_image.TopicSettingsChange, topic=topic_names, topic_id=topic_ids, settings=settings_values),
     st.builds(metadata_image.BrokerSettingsChange, name=st.sampled_from(["<default>", "1"]), settings=settings_values),
-    st.builds(metadata_image.SecurityChange, version=versions, nodes=security_states.map(security_znodes.divide)),
+    st.builds(metadata_image.SecurityChange, version=versions, nodes=security_states.map(security_store.by_znode)),
     st.builds(metadata_image.DeletionRequested, topic=topic_names, topic_id=topic_ids),
     st.builds(metadata_image.TopicDeleted, topic=topic_names, topic_id=topic_ids),
     st.builds(metadata_image.IncarnationRaised, broker_id=broker_ids, incarnation=versions),

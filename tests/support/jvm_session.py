@@ -16,7 +16,8 @@ from logbus.waiting import PATIENCE_SECONDS
 from benchmarks.peers.java import JvmTools
 from benchmarks.peers.maven import java
 
-LAUNCHER = Path(__file__).parent / "jvm" / "RunTools.java"
+PROGRAMS = Path(__file__).parent / "jvm"
+LAUNCHER = PROGRAMS / "RunTools.java"
 _END = "\n\x01"
 TOOLS = "org.apache.kafka.tools"
 

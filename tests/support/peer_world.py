@@ -14,7 +14,7 @@ from logbus_broker.cluster.metadata_image import Endpoint
 from logbus_broker.config.settings import BrokerConfig
 from logbus_broker.errors import SaslAuthenticationFailed
 from logbus_broker.network.peer import Addresses, PeerConnections
-from logbus_broker.network.peer_login import OPEN, PeerSecurity
+from logbus_broker.network.peer_connection import OPEN, PeerSecurity
 from logbus_broker.network.poller import Poller
 from logbus_broker.protocol import codec
 from logbus_broker.protocol.api import ApiKey

@@ -26,7 +26,7 @@ HERE = "127.0.0.1"
 DOCKERFILE = PROJECT / "docker" / "Dockerfile"
 OWN_HOSTS = ("localhost", "0.0.0.0", HERE)
 SEVERAL = ("broker", "zookeeper")  # NAME-1, NAME-2 ...
-PORTS = ("7077", "8080", "8081", "8082", "8974", "9092", "9308", "9404", "29092")
+PORTS = ("7077", "8080", "8081", "8082", "8085", "8974", "9092", "9308", "9404", "29092")
 
 
 class PlainServices:

@@ -26,7 +26,11 @@ class Registry:
     versions: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), self.handler())
+        self.start()
+
+    def start(self, port: int = 0) -> None:
+        """On its former `port` it is the same one again."""
+        self.server = ThreadingHTTPServer(("127.0.0.1", port), self.handler())
         self.thread = threading.Thread(target=self.server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
         self.thread.start()
 

@@ -13,7 +13,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from logbus_broker.cluster import local_files, metadata_image, security_znodes, store, znodes
+from logbus_broker.cluster import local_files, metadata_image, security_store, store, znodes
 
 STATES_MAX = 250  # in one transaction: reading such an entry takes a millisecond
 
@@ -84,7 +84,7 @@ def _row(change: metadata_image.LoggedChange) -> dict[str, Any]:
         case metadata_image.BrokerSettingsChange(name=name, settings=settings):
             return {"kind": "broker settings", "name": name, **_settings_row(settings)}
         case metadata_image.SecurityChange(version=version, nodes=nodes):
-            rows = {path: security_znodes.to_row(path, content) for path, content in nodes.items()}
+            rows = {path: security_store.to_row(path, content) for path, content in nodes.items()}
             return {"kind": "security", "nodes": rows, "version": version}
         case metadata_image.DeletionRequested(topic=name, topic_id=topic_id):
             return {"kind": "deletion requested", "topic": name, "id": local_files.encode_id(topic_id)}
@@ -116,7 +116,7 @@ def _changes_of(row: Mapping[str, Any]) -> Iterator[metadata_image.LoggedChange]
                 name=row["name"], settings=metadata_image.Settings(values=row["config"], version=row["version"])
             )
         case "security":
-            nodes = {path: security_znodes.from_row(path, content) for path, content in row["nodes"].items()}
+            nodes = {path: security_store.from_row(path, content) for path, content in row["nodes"].items()}
             yield metadata_image.SecurityChange(version=row["version"], nodes=nodes)
         case "deletion requested":
             yield metadata_image.DeletionRequested(topic=row["topic"], topic_id=znodes.decode_id(row["id"]))

@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from logbus_broker import errors, logs
-from logbus_broker.cluster import metadata_image, metadata_log, security_znodes, znodes
+from logbus_broker.cluster import metadata_image, metadata_log, security_store, znodes
 from logbus_broker.cluster.store import (
     READS_AT_ONCE,
     AnswerLost,
@@ -313,11 +313,11 @@ def _read_broker_settings() -> Script[dict[str, metadata_image.Settings]]:
 
 def _read_security() -> Script[metadata_image.Security]:
     """As with the settings of brokers: without one unreadable rule, others might allow what it denies."""
-    counter = yield from read(security_znodes.COUNTER)
+    counter = yield from read(security_store.COUNTER)
     if isinstance(counter, NoNode):
-        raise AnswerLost(f"{security_znodes.COUNTER} does not exist yet")
+        raise AnswerLost(f"{security_store.COUNTER} does not exist yet")
     nodes: dict[str, SecurityState] = {}
-    for parent in security_znodes.PARENTS:
+    for parent in security_store.PARENTS:
         paths = [f"{parent}/{name}" for name in (yield from children(parent))]
         for path, node in zip(paths, (yield from read_all(paths)), strict=True):
             if isinstance(node, Node):

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from uuid import UUID
 
-from logbus_broker.cluster import dynamic_config, metadata_image, metadata_log, producer_ids, security_znodes, znodes
+from logbus_broker.cluster import dynamic_config, metadata_image, metadata_log, producer_ids, security_store, znodes
 from logbus_broker.cluster.store import (
     TRANSACTION_BYTES_MAX,
     AnswerLost,
@@ -203,7 +203,7 @@ def change_broker_settings(name: str, rewrite: dynamic_config.Rewrite) -> Script
 def change_security(before: metadata_image.Security, target: SecurityState) -> Script[tuple[int, bool]]:
     """Store `target` in place of `before`, in several transactions if it does not fit into one: the version that the image has to
     show, and whether all is stored. It is not if another broker was faster."""
-    target_nodes = security_znodes.divide(target)
+    target_nodes = security_store.by_znode(target)
     paths = dict.fromkeys((*before.nodes, *target_nodes))
     changed = {path: target_nodes.get(path, _NOTHING) for path in paths if before.nodes.get(path) != target_nodes.get(path)}
     version = before.version
@@ -211,10 +211,10 @@ def change_security(before: metadata_image.Security, target: SecurityState) -> S
         version += 1
         writes = yield from _security_writes(nodes)
         entry = metadata_log.log_entry([metadata_image.SecurityChange(version=version, nodes=nodes)])
-        outcome = yield from commit([Set(path=security_znodes.COUNTER, data=b"", version=version - 1), *writes, entry])
+        outcome = yield from commit([Set(path=security_store.COUNTER, data=b"", version=version - 1), *writes, entry])
         if isinstance(outcome, Committed):
             continue
-        counter = yield from read_twice(security_znodes.COUNTER)
+        counter = yield from read_twice(security_store.COUNTER)
         stored = counter.version if isinstance(counter, Node) else -1
         if stored != version or (yield from _security_writes(nodes)):
             return stored, False

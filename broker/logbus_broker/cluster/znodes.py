@@ -5,7 +5,7 @@ which Kafka's readers ignore, as we ignore keys that we do not know:
 
     /brokers/ids/B                          + incarnation, directory_id
     /brokers/topics/T/partitions/P/state    + elr (eligible leaders), handover_to, is_lost, withdrawn, if set
-    /config/users, /kafka-acl ..            users, ACLs and quotas (security_znodes.py)
+    /config/users, /kafka-acl ..            users, ACLs and quotas (security_store.py)
     /logbus/incarnations/B                  empty; its version counts the processes that had the id B
     /logbus/members/B                       the directory_id with which B was last registered, which belongs to this cluster, and
                                             the number of that start: its incarnation
@@ -30,7 +30,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from logbus_broker.cluster import local_files, metadata_image, security_znodes, topic_registry
+from logbus_broker.cluster import local_files, metadata_image, security_store, topic_registry
 from logbus_broker.errors import MalformedNode
 from logbus_broker.security.state import SecurityState
 
@@ -75,7 +75,7 @@ BASE_PATHS: Mapping[str, bytes] = {
     _TOPIC_NAMES: b"",
     CHANGES: b"",
     GENERATION: b"0",
-    **dict.fromkeys(security_znodes.BASE_PATHS, b""),
+    **dict.fromkeys(security_store.BASE_PATHS, b""),
 }
 
 
@@ -337,12 +337,12 @@ def decode_settings(data: bytes, version: int) -> metadata_image.Settings:
 
 
 def encode_security(path: str, content: SecurityState) -> bytes:
-    return to_json(security_znodes.to_row(path, content))
+    return to_json(security_store.to_row(path, content))
 
 
 def decode_security(path: str, data: bytes) -> SecurityState:
     with reading(path):
-        return security_znodes.from_row(path, json.loads(data)) if data else SecurityState()
+        return security_store.from_row(path, json.loads(data)) if data else SecurityState()
 
 
 def encode_cluster_id(cluster_id: str) -> bytes:

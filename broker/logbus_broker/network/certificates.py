@@ -15,7 +15,7 @@ import os
 import re
 import socket
 import ssl
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -62,6 +62,24 @@ def client_context(settings: BrokerConfig) -> ssl.SSLContext:
     _load_key(context, _read_keystore(settings), settings)
     _trust(context, settings)
     return context
+
+
+def zookeeper_encryption(config: BrokerConfig) -> Callable[[socket.socket, str], ssl.SSLSocket]:
+    """What makes an encrypted socket of one that is connected to ZooKeeper at a host. Raises ConfigError."""
+    truststore, keystore = config.zookeeper_truststore, config.zookeeper_keystore
+    try:
+        context = ssl.create_default_context(cafile=truststore or None)
+    except OSError as error:  # an SSLError is one
+        raise ConfigError(f"zookeeper.ssl.truststore.location={truststore}: no certificates in PEM: {error}") from None
+    context.check_hostname = bool(config.zookeeper_identification)
+    if keystore:
+        try:
+            context.load_cert_chain(keystore, password="")  # without one, OpenSSL would ask the terminal for it
+        except OSError as error:
+            raise ConfigError(
+                f"zookeeper.ssl.keystore.location={keystore}: no certificate and unencrypted key in PEM: {error}"
+            ) from None
+    return lambda sock, host: context.wrap_socket(sock, server_hostname=host)
 
 
 # -- keystore and truststore -----------------------------------------------------------------------------------------------------

@@ -28,8 +28,7 @@ from logbus_broker.config.settings import BrokerConfig
 from logbus_broker.errors import AuthenticationError, ConfigError, ProtocolError, TlsFailure
 from logbus_broker.log.thread_pool import ThreadPool
 from logbus_broker.logs import log_bug
-from logbus_broker.network.peer_connection import PeerConnection
-from logbus_broker.network.peer_login import OPEN, Login, PeerSecurity
+from logbus_broker.network.peer_connection import OPEN, Login, PeerConnection, PeerSecurity
 from logbus_broker.network.poller import READ, WRITE, Poller
 from logbus_broker.protocol.api import ApiKey
 from logbus_broker.replication.interfaces import PeerEvents, PeerRequest, Then

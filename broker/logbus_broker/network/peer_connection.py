@@ -1,22 +1,34 @@
-"""One connection to another broker: requests out, answers in, in plain text or by TLS.
+"""One connection to another broker: requests out, answers in, in plain text or by TLS; and who this broker is at the other end.
 
 Each answer has its own memory, a mapping if it is large, so the receiver may keep it and nothing is copied twice.
+
+A login is a generator of requests, like any that one broker sends another. So it is the same on a new connection and on one whose
+login expires soon (KIP-368), on which other requests are under way.
 """
 
 from __future__ import annotations
 
 import errno
+import secrets
 import socket
 import ssl
 from collections import deque
+from collections.abc import Callable, Generator, Mapping
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple
 
-from logbus_broker.errors import ProtocolError
+from logbus_broker.config.settings import BrokerConfig
+from logbus_broker.errors import ConfigError, ProtocolError, SaslAuthenticationFailed, UnsupportedSaslMechanism
 from logbus_broker.network.buffers import LargeFrame, Output
+from logbus_broker.network.certificates import client_context
 from logbus_broker.network.poller import READ, WRITE
 from logbus_broker.network.tls import TlsOutput, TlsStream
+from logbus_broker.protocol import codec
+from logbus_broker.protocol.api import ApiKey, ErrorCode
 from logbus_broker.protocol.framing import FRAME_LENGTH, read_response, request_frame
 from logbus_broker.replication.interfaces import PeerRequest, Then
+from logbus_broker.security import scram
 
 _SEND_BYTES_MAX = 1 << 20
 _BUFFER_BYTES = 256 * 1024  # a larger answer is received into a mapping
@@ -24,6 +36,8 @@ _BUFFER_BYTES = 256 * 1024  # a larger answer is received into a mapping
 # follower's own settings are. What is not Kafka's protocol is more than this, read as a length.
 _ANSWER_BYTES_MAX = 1 << 30
 _WAITING_MAX = 64  # unanswered requests on one connection: a follower has two
+_NONCE_BYTES = 18
+_LOGIN_VERSION = 1  # of SaslHandshake and SaslAuthenticate: the first that tells how long a login is valid
 
 
 class _Waiting(NamedTuple):
@@ -131,3 +145,77 @@ class PeerConnection:
         left = [waiting.then for waiting in self.waiting]
         self.waiting.clear()
         return left
+
+
+# -- who this broker is at the others --------------------------------------------------------------------------------------------
+
+Login = Generator[PeerRequest, memoryview, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Account:
+    """The user that this broker is at the others. `new_nonce` returns a text that it never returned before."""
+
+    mechanism: str
+    user: str
+    password: str = field(repr=False)
+    new_nonce: Callable[[], str]
+
+    def log_in(self) -> Login:
+        """The requests of a login, resumed with the answers' bodies; returns for how many ms it is valid, 0: for ever. Raises
+        AuthenticationError with what the other broker says."""
+        answer = yield from _ask(ApiKey.SASL_HANDSHAKE, mechanism=self.mechanism)
+        if answer.error_code != ErrorCode.NONE:
+            offered = ", ".join(answer.mechanisms)
+            text = f"it does not offer sasl.mechanism.inter.broker.protocol={self.mechanism}: {offered}"
+            raise UnsupportedSaslMechanism(text, reason="mechanism", user=self.user)
+        messages = self._messages()
+        message = next(messages)
+        while True:
+            answer = yield from _ask(ApiKey.SASL_AUTHENTICATE, auth_bytes=message)
+            if answer.error_code != ErrorCode.NONE:
+                text = answer.error_message or f"error {answer.error_code}"
+                raise SaslAuthenticationFailed(text, reason="refused", user=self.user)
+            try:
+                message = messages.send(answer.auth_bytes)
+            except StopIteration:
+                return int(answer.session_lifetime_ms)
+
+    def _messages(self) -> Generator[bytes, bytes, None]:
+        if self.mechanism == "PLAIN":
+            yield f"\0{self.user}\0{self.password}".encode()
+        else:
+            yield from scram.log_in(scram.NAMES[self.mechanism], self.user, self.password, self.new_nonce())
+
+
+def _ask(api_key: ApiKey, **values: Any) -> Generator[PeerRequest, memoryview, Any]:
+    message = codec.request_class(api_key)(**values)
+    body = yield PeerRequest(int(api_key), _LOGIN_VERSION, message.encode(version=_LOGIN_VERSION))
+    return codec.decode_response(api_key, _LOGIN_VERSION, body)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeerSecurity:
+    """What the listener asks for on which brokers connect to each other. `context` returns that of TLS as it is now: certificates
+    are renewed while a broker runs."""
+
+    context: Callable[[], ssl.SSLContext] | None = None
+    account: Account | None = None
+
+
+OPEN = PeerSecurity()
+
+
+def peer_security(config: BrokerConfig, passwords: Mapping[str, str]) -> PeerSecurity:
+    """How to connect to the listener that brokers use among themselves; `passwords` are those of logbus.users.file. Raises
+    ConfigError."""
+    protocol, settings = config.protocol_of(config.inter_broker_listener), config.at_listener(config.inter_broker_listener)
+    account = None
+    if protocol.has_login:
+        user = config.inter_broker_user
+        if user not in passwords:
+            raise ConfigError(f"logbus.inter.broker.user={user} has no line in logbus.users.file, which should have its password")
+        new_nonce = partial(secrets.token_urlsafe, _NONCE_BYTES)
+        mechanism = config.inter_broker_mechanism
+        account = Account(mechanism=mechanism, user=user, password=passwords[user], new_nonce=new_nonce)
+    return PeerSecurity(context=partial(client_context, settings) if protocol.has_tls else None, account=account)

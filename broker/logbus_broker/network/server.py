@@ -18,7 +18,7 @@ import heapq
 import logging
 import math
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Protocol, cast
@@ -50,6 +50,19 @@ _RELIEF_PART = 16  # 1/16 of queued.max.request.bytes is freed at once, or the v
 _ROUNDS_PER_TURN_MAX = 4  # how often a turn continues with requests already in buffers: other connections wait for that
 _REST_SECONDS = 0.05  # between two failed turns: some requests are still answered, with at most twenty log lines a second
 _DRAIN_SECONDS = 3.0  # how long a stopping broker waits for flushes and for peers to read their answers
+
+# Why the connection is closed that was being served: the first that fits.
+_REASONS: Sequence[tuple[type[Exception], str, str]] = (
+    (
+        UnsupportedVersion,
+        "protocol",
+        "closing the connection of a client that is too old, or did not ask which versions are supported: %s",
+    ),
+    (ProtocolError, "protocol", "closing a connection that does not speak the protocol: %s"),
+    (TlsFailure, "tls", "closing a connection whose TLS failed: %s"),
+    (ShortFile, "short_file", "a log segment ended while it was being sent: %s"),
+    (MemoryError, "memory", "closing a connection: no memory for its request: %s"),
+)
 
 
 class Turn(Protocol):
@@ -338,32 +351,17 @@ class Server:
 
     def _blame(self, connection: Connection, error: Exception) -> None:
         """Decide from the exception why the connection that was being served is closed."""
-        connection.closing = "defect"
-        peer = {"peer": connection.peer}
-        if isinstance(error, UnsupportedVersion):
-            connection.closing = "protocol"
-            logger.warning(
-                "closing the connection of a client that is too old, or did not ask which versions are supported: %s",
-                error,
-                extra=peer,
-            )
-        elif isinstance(error, ProtocolError):
-            connection.closing = "protocol"
-            logger.warning("closing a connection that does not speak the protocol: %s", error, extra=peer)
-        elif isinstance(error, TlsFailure):
-            connection.closing = "tls"
-            logger.warning("closing a connection whose TLS failed: %s", error, extra=peer)
-        elif isinstance(error, ShortFile):
-            connection.closing = "short_file"
-            logger.warning("a log segment ended while it was being sent: %s", error, extra=peer)
-        elif isinstance(error, MemoryError):
-            connection.closing = "memory"
-            logger.warning("closing a connection: no memory for its request: %s", error, extra=peer)
-        elif isinstance(error, OSError):
+        for kind, reason, text in _REASONS:
+            if isinstance(error, kind):
+                connection.closing = reason
+                logger.warning(text, error, extra={"peer": connection.peer})
+                return
+        if isinstance(error, OSError):
             connection.closing = "network"
             logger.debug("%s: %s", connection.peer, error)
         else:
-            log_bug("handling a request failed", error=error, extra=peer)
+            connection.closing = "defect"
+            log_bug("handling a request failed", error=error, extra={"peer": connection.peer})
 
     def _fail(self, connection: Connection, error: Exception) -> None:
         """The same, but close it here: the connection is not visited again in this turn."""

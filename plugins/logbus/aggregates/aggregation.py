@@ -118,19 +118,25 @@ def statements_of(connection: sa.Connection, aggregate: Aggregate) -> Statements
     return Statements(aggregate=aggregate, topic=pipeline["topic"], source=source, columns=columns) if columns else None
 
 
+# A window joined with what the aggregate has of it: is its load another one, or is there none?
+HAS_NEW_LOAD = sa.and_(
+    schema.window.c.loaded_attempt.is_not(None),
+    sa.or_(
+        schema.aggregated_window.c.window_id.is_(None),
+        schema.aggregated_window.c.loaded_attempt != schema.window.c.loaded_attempt,
+        schema.aggregated_window.c.loaded_count != schema.window.c.loaded_count,
+    ),
+)
+
+
 def new_loads(connection: sa.Connection, aggregate: Aggregate) -> list[NewLoad]:
     """Windows of which the aggregate has another load, or none; those that it has none of last, and by their starts."""
     window, present = schema.window, schema.aggregated_window
     is_of = sa.and_(present.c.window_id == window.c.id, present.c.aggregate == aggregate.name)
-    is_other = sa.or_(
-        present.c.window_id.is_(None),
-        present.c.loaded_attempt != window.c.loaded_attempt,
-        present.c.loaded_count != window.c.loaded_count,
-    )
     query = (
         sa.select(window.c.id, window.c.starts_at, window.c.loaded_attempt, window.c.loaded_count, present.c.window_id.is_(None))
         .select_from(window.outerjoin(present, is_of))
-        .where(window.c.pipeline == aggregate.pipeline, window.c.loaded_attempt.is_not(None), is_other)
+        .where(window.c.pipeline == aggregate.pipeline, HAS_NEW_LOAD)
         .order_by(present.c.window_id.is_(None), window.c.starts_at)
     )
     return [

@@ -13,7 +13,7 @@ import sqlalchemy as sa
 from sqlalchemy.exc import DBAPIError
 
 from logbus import errors, model
-from logbus.aggregates.aggregation import new_loads, row_of
+from logbus.aggregates.aggregation import HAS_NEW_LOAD, row_of
 from logbus.aggregates.definition import Aggregate, of_ledger
 from logbus.windows import schema, sql_errors
 
@@ -83,38 +83,64 @@ class HourStatus:
         return {"hour": model.instant_text(self.hour), **{name: getattr(self, name) for name in same}, **of_audit}
 
 
-def all_statuses(connection: sa.Connection) -> list[AggregateStatus]:
-    query = sa.select(schema.aggregate.c.name).order_by(schema.aggregate.c.name)
-    return [status_of(connection, name) for name in connection.scalars(query)]
+def all_statuses(connection: sa.Connection, pipeline: str | None = None) -> list[AggregateStatus]:
+    """Of every aggregate, or of those of a pipeline, by name."""
+    return _statuses(connection, sa.true() if pipeline is None else schema.aggregate.c.pipeline == pipeline)
 
 
 def status_of(connection: sa.Connection, name: str) -> AggregateStatus:
-    row = row_of(connection, name)
-    window, hour, newest = schema.aggregated_window, schema.aggregated_hour, schema.aggregation
-    sums = [sa.func.coalesce(sa.func.sum(column), 0) for column in (window.c.untimed_count, window.c.missing_count)]
-    windows, untimed, missing = connection.execute(sa.select(sa.func.count(), *sums).where(window.c.aggregate == name)).one()
-    is_wrong = sa.func.jsonb_array_length(hour.c.audit_problems) > 0
-    is_due = sa.and_(hour.c.audited_at.is_(None), hour.c.kept_because.is_(None))
-    kinds = (sa.true(), is_due, is_wrong, hour.c.kept_because.is_not(None))
-    counts: list[sa.ColumnElement[Any]] = [sa.func.count().filter(kind) for kind in kinds]
-    hours, unaudited, wrong, kept = connection.execute(sa.select(*counts).where(hour.c.aggregate == name)).one()
-    of_newest = sa.select(newest.c.state, newest.c.ended_at, newest.c.error).where(newest.c.id == row["newest"])
-    state, ended_at, error = connection.execute(of_newest).one_or_none() or (None, None, None)
-    aggregate = of_ledger(row)
-    return AggregateStatus(
-        aggregate=aggregate,
-        windows=windows,
-        behind=len(new_loads(connection, aggregate)),
-        untimed=int(untimed),
-        missing=int(missing),
-        hours=hours,
-        unaudited=unaudited,
-        wrong=wrong,
-        kept=kept,
-        newest=state,
-        ended_at=ended_at,
-        error=error,
-    )
+    row_of(connection, name)
+    [status] = _statuses(connection, schema.aggregate.c.name == name)
+    return status
+
+
+def _statuses(connection: sa.Connection, chosen: sa.ColumnElement[bool]) -> list[AggregateStatus]:
+    """In one statement, however many: pages and each scrape ask for all."""
+    aggregate, newest = schema.aggregate, schema.aggregation
+    parts = [_in_windows(), _in_hours(), _behind()]
+    joined: sa.FromClause = aggregate.outerjoin(newest, newest.c.id == aggregate.c.newest)
+    for part in parts:
+        joined = joined.outerjoin(part, part.c.name == aggregate.c.name)
+    counts = [sa.func.coalesce(column, 0).label(column.name) for part in parts for column in part.c if column.name != "name"]
+    of_newest = (newest.c.state, newest.c.ended_at, newest.c.error)
+    query = sa.select(aggregate, *of_newest, *counts).select_from(joined).where(chosen).order_by(aggregate.c.name)
+    return [
+        AggregateStatus(
+            aggregate=of_ledger(row),
+            **{column.name: int(row[column.name]) for column in counts},
+            newest=row["state"],
+            ended_at=row["ended_at"],
+            error=row["error"],
+        )
+        for row in connection.execute(query).mappings()
+    ]
+
+
+def _in_windows() -> sa.Subquery:
+    window = schema.aggregated_window
+    sums = [sa.func.sum(window.c[f"{name}_count"]).label(name) for name in ("untimed", "missing")]
+    query = sa.select(window.c.aggregate.label("name"), sa.func.count().label("windows"), *sums)
+    return query.group_by(window.c.aggregate).subquery()
+
+
+def _in_hours() -> sa.Subquery:
+    hour = schema.aggregated_hour
+    kinds: dict[str, sa.ColumnElement[bool]] = {
+        "hours": sa.true(),
+        "unaudited": sa.and_(hour.c.audited_at.is_(None), hour.c.kept_because.is_(None)),
+        "wrong": sa.func.jsonb_array_length(hour.c.audit_problems) > 0,
+        "kept": hour.c.kept_because.is_not(None),
+    }
+    counts = [sa.func.count().filter(kind).label(name) for name, kind in kinds.items()]
+    return sa.select(hour.c.aggregate.label("name"), *counts).group_by(hour.c.aggregate).subquery()
+
+
+def _behind() -> sa.Subquery:
+    aggregate, window, present = schema.aggregate, schema.window, schema.aggregated_window
+    is_of = sa.and_(present.c.window_id == window.c.id, present.c.aggregate == aggregate.c.name)
+    pairs = aggregate.join(window, window.c.pipeline == aggregate.c.pipeline).outerjoin(present, is_of)
+    query = sa.select(aggregate.c.name.label("name"), sa.func.count().label("behind")).select_from(pairs)
+    return query.where(HAS_NEW_LOAD).group_by(aggregate.c.name).subquery()
 
 
 def hours_of(connection: sa.Connection, name: str, since: datetime | None, until: datetime | None) -> list[HourStatus]:

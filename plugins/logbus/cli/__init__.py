@@ -32,6 +32,7 @@ SECTIONS = {
         "window": ("logbus.cli.window:command", "List, show, compare and audit the windows in the ledger."),
         "dead-letter": ("logbus.cli.dead_letter:command", "List, show and export records that did not parse."),
         "aggregate": ("logbus.cli.aggregate:command", "List, show, bring up to date and verify aggregates."),
+        "stream": ("logbus.cli.stream:command", "Define, run, list and prove streams: aggregates of what arrives."),
         "doctor": ("logbus.cli.doctor:command", "Show what is wrong and what to type."),
         "audit-table": (
             "logbus.cli.audit_table:command",

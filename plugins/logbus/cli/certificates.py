@@ -1,19 +1,20 @@
 """A certificate authority for one home: it signs what the brokers there show, so that clients know whom they tell their password.
 
-    DIRECTORY/ca.pem      the authority's certificate: what clients trust (ssl.ca.location). No secret
-    DIRECTORY/ca.key      its key, which signs nothing but the next file
-    DIRECTORY/server.pem  key and certificate of the brokers (ssl.keystore.location)
+    DIRECTORY/ca.pem        the authority's certificate: what clients trust (ssl.ca.location). No secret
+    DIRECTORY/ca.key        its key, which signs nothing but the next files
+    DIRECTORY/server.pem    key and certificate of the brokers (ssl.keystore.location)
+    DIRECTORY/registry.pem  key and certificate of a schema registry (logbus registry serve --certificate)
 
-Both keys are ECDSA on P-256, whose handshake costs a broker half of RSA's, and readable by their owner only. The brokers'
-certificate is valid for three months and renewed when a third of that is left, or when the brokers get another name: they read a
-changed file while they run. The authority stays: with another one every client would need another file.
+The keys are ECDSA on P-256, whose handshake costs a broker half of RSA's, and readable by their owner only. A server's
+certificate is valid for three months and renewed when a third of that is left, or when the server gets another name: it reads a
+changed file while it runs. The authority stays: with another one every client would need another file.
 """
 
 from __future__ import annotations
 
 import ipaddress
 from collections.abc import Callable, Collection
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 
 from cryptography import x509
@@ -37,10 +38,9 @@ class Authority:
 
     def __init__(self, directory: Path, *, clock: Callable[[], datetime] = model.utc_now) -> None:
         self.certificate_path = directory / "ca.pem"
-        self.server_path = directory / "server.pem"
         self._key_path = directory / "ca.key"
         self._clock = clock
-        self._renewal_at = datetime.min.replace(tzinfo=UTC)  # unknown: the file is looked at
+        self._renewals: dict[Path, datetime] = {}  # when it is time; not known before the file was looked at
         if not self.certificate_path.exists():
             self._make()
         try:
@@ -54,19 +54,19 @@ class Authority:
         assert isinstance(key, ec.EllipticCurvePrivateKey)
         self._key = key
 
-    def keep_server_certificate(self, names: Collection[str]) -> None:
-        """Makes or renews the brokers' certificate if need be. `names`: host names and addresses by which clients reach them."""
-        if self._clock() < self._renewal_at:
+    def keep_server_certificate(self, path: Path, names: Collection[str]) -> None:
+        """Makes or renews a server's certificate if need be. `names`: host names and addresses by which clients reach it."""
+        if path in self._renewals and self._clock() < self._renewals[path]:
             return
-        ends_at = self._end_of_current(names)
+        ends_at = self._end_of_current(path, names)
         if ends_at is None or self._clock() >= ends_at - RENEWED_BEFORE:
-            ends_at = self._issue(names)
-        self._renewal_at = ends_at - RENEWED_BEFORE
+            ends_at = self._issue(path, names)
+        self._renewals[path] = ends_at - RENEWED_BEFORE
 
-    def _end_of_current(self, names: Collection[str]) -> datetime | None:
+    def _end_of_current(self, path: Path, names: Collection[str]) -> datetime | None:
         """None if there is none, or it is another authority's or for other names."""
         try:
-            certificate = x509.load_pem_x509_certificate(self.server_path.read_bytes())
+            certificate = x509.load_pem_x509_certificate(path.read_bytes())
             certificate.verify_directly_issued_by(self._certificate)
         except Exception:  # whatever is wrong with it, another one is made
             return None
@@ -87,13 +87,13 @@ class Authority:
         atomic_write.replace_atomically(self._key_path, private_pem(key), mode=0o600)
         atomic_write.replace_atomically(self.certificate_path, certificate.public_bytes(PEM), mode=0o644)
 
-    def _issue(self, names: Collection[str]) -> datetime:
+    def _issue(self, path: Path, names: Collection[str]) -> datetime:
         """When the new one ends."""
         key = ec.generate_private_key(ec.SECP256R1())
         alternatives = x509.SubjectAlternativeName([general_name(name) for name in names])
         issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key())
         certificate = (
-            self._builder(common_name("logbus broker"), self._certificate.subject, key, SERVER_VALID)
+            self._builder(common_name(f"logbus {path.stem}"), self._certificate.subject, key, SERVER_VALID)
             .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
             .add_extension(usage("digital_signature"), critical=True)
             .add_extension(
@@ -103,8 +103,8 @@ class Authority:
             .add_extension(issuer, critical=False)
             .sign(self._key, hashes.SHA256())
         )
-        # One file, replaced at once: a broker never reads a key beside another key's certificate.
-        atomic_write.replace_atomically(self.server_path, private_pem(key) + certificate.public_bytes(PEM), mode=0o600)
+        # One file, replaced at once: a server never reads a key beside another key's certificate.
+        atomic_write.replace_atomically(path, private_pem(key) + certificate.public_bytes(PEM), mode=0o600)
         return certificate.not_valid_after_utc
 
     def _builder(

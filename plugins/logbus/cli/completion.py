@@ -93,15 +93,21 @@ def groups(ctx: click.Context) -> Iterable[str]:
     return [str(group.group_id) for group in broker.ask_group_names().result(SECONDS_MAX).valid]
 
 
-def pipelines(ctx: click.Context) -> Iterable[str]:
-    import psycopg
+def in_ledger(table: str) -> Ask:
+    """The names in one of the ledger's tables."""
 
-    url = str(ctx.params.get("warehouse_url") or os.environ["LOGBUS_WAREHOUSE_URL"])
-    rest = url.partition("://")[2]  # without SQLAlchemy's driver name
-    with psycopg.connect(f"postgresql://{rest}", connect_timeout=int(2 * SECONDS_MAX)) as connection:
-        return [str(name) for (name,) in connection.execute("select name from logbus.pipeline")]
+    def names(ctx: click.Context) -> Iterable[str]:
+        import psycopg
+
+        url = str(ctx.params.get("warehouse_url") or os.environ["LOGBUS_WAREHOUSE_URL"])
+        rest = url.partition("://")[2]  # without SQLAlchemy's driver name
+        with psycopg.connect(f"postgresql://{rest}", connect_timeout=int(2 * SECONDS_MAX)) as connection:
+            return [str(name) for (name,) in connection.execute(f"select name from logbus.{table}".encode())]
+
+    return names
 
 
 complete_topics = completer(topics)
 complete_groups = completer(groups)
-complete_pipelines = completer(pipelines)
+complete_pipelines = completer(in_ledger("pipeline"))
+complete_streams = completer(in_ledger("stream"))

@@ -1,26 +1,28 @@
 """What secures the brokers of one home: an authority and a certificate, users with random passwords, what each of them may do.
 `logbus up --secure` makes it for the brokers that it runs, `logbus security` for one that something else does.
 
-    HOME/security/ca.pem ..                the authority and the brokers' certificate: see certificates.py
+    HOME/security/ca.pem ..                the authority, the brokers' certificate and the registry's: see certificates.py
     HOME/security/users                    NAME=PASSWORD in each line, which the brokers read at their start (logbus.users.file)
     HOME/security/zookeeper                who brokers are for their ZooKeeper, in the same form, if there are several
     HOME/security/clients/NAME.properties  what a client needs to connect as that user: for --client-config and Kafka's own tools
 
 All of it is made at the first secure start, readable by its owner only, and stays: a home that has been secured is started in no
-other way. The ACLs are made once, while the cluster has none, so that what was changed later by `logbus acl` stays changed.
+other way. The ACLs are made once, while the cluster has none, so that what was changed later by `logbus acl` stays changed; a
+user that this version has and the home has not is added, with its ACLs.
 
 Where each program runs in a container of its own, it gets a folder with what it needs and nothing else:
 
     SHARED/broker/                 broker.properties, and what that names: all but the authority's key and the clients' files;
                                    cluster.properties for brokers of a cluster
     SHARED/NAME/client.properties  what that user needs, the authority's certificate in it
+    SHARED/registry/               the same, and registry.pem with ca.pem: it is a server, too
 """
 
 from __future__ import annotations
 
 import socket
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,10 +35,11 @@ from logbus.kafka import acls, client_config, users
 from logbus.kafka.client import Client
 
 PROTOCOL, MECHANISM = "SASL_SSL", "SCRAM-SHA-512"
-ADMIN, AIRFLOW, SPARK, EXPORTER, SHIPPER = "admin", "airflow", "spark", "exporter", "shipper"
+ADMIN, AIRFLOW, SPARK, EXPORTER, SHIPPER, REGISTRY = "admin", "airflow", "spark", "exporter", "shipper", "registry"
 LOCAL_NAMES = ("localhost", "127.0.0.1", "::1")
 
-# What each may do, to everything of a kind. `admin` may do everything anyway, and the brokers log in to each other as it does.
+# What each may do, to everything of a kind, or to the one topic of TOPICS_OF. `admin` may do everything anyway, and the brokers
+# log in to each other as it does.
 TOPIC, GROUP, CLUSTER = ResourceType.TOPIC, ResourceType.GROUP, ResourceType.BROKER
 RIGHTS: Mapping[str, Mapping[ResourceType, str]] = {
     AIRFLOW: {  # what operators and pages do: docs/your-kafka.md
@@ -47,9 +50,12 @@ RIGHTS: Mapping[str, Mapping[ResourceType, str]] = {
     SHIPPER: {TOPIC: "WRITE CREATE READ DESCRIBE"},  # it looks in the topic for the last line that it sent
     SPARK: {TOPIC: "READ DESCRIBE", GROUP: "READ"},  # programs of one's own: the connector joins groups of its own names
     EXPORTER: {TOPIC: "DESCRIBE DESCRIBE_CONFIGS", GROUP: "DESCRIBE", CLUSTER: "DESCRIBE"},
+    REGISTRY: {TOPIC: "READ WRITE CREATE DESCRIBE DESCRIBE_CONFIGS"},
 }
+TOPICS_OF: Mapping[str, str] = {REGISTRY: "_schemas"}
 USERS = (ADMIN, *RIGHTS)
 BROKERS_FILES = ("ca.pem", "server.pem", "users", "zookeeper")
+REGISTRYS_FILES = ("ca.pem", "registry.pem")
 LOOK_SECONDS = 5.0  # how often a shared folder is compared: a password that was changed is there soon
 
 
@@ -65,6 +71,7 @@ class SecureHome:
         self._users_path = self._directory / "users"
         self._zookeeper_path = self._directory / "zookeeper"
         self._authority: certificates.Authority | None = None
+        self._added_users: list[str] = []
 
     @property
     def is_there(self) -> bool:
@@ -76,13 +83,10 @@ class SecureHome:
         errors.require("cryptography")
         self._authority = certificates.Authority(self._directory)
         self.renew()
-        for path, names in ((self._zookeeper_path, ["brokers"]), (self._users_path, USERS)):
-            if not path.exists():
-                lines = "".join(f"{name}={users.random_password()}\n" for name in names)
-                atomic_write.replace_atomically(path, lines.encode(), mode=0o600)
+        add_passwords(self._zookeeper_path, ["brokers"])
+        self._added_users = add_passwords(self._users_path, USERS)
         self._clients.mkdir(mode=0o700, exist_ok=True)
-        for line in self._users_path.read_text().splitlines():
-            user, _, password = line.partition("=")
+        for user, password in passwords_of(self._users_path).items():
             path = self.client_file(user)
             if path.exists():  # `logbus user passwd --write` may have changed it since
                 password = client_config.read_client_config(path)["sasl.password"]
@@ -97,10 +101,11 @@ class SecureHome:
             client_config.write(path, settings)
 
     def renew(self) -> None:
-        """Renews the brokers' certificate, if it is time: they read the new one while they run. Costs nothing otherwise."""
+        """Renews the servers' certificates, if it is time: they read the new one while they run. Costs nothing otherwise."""
         if self._authority is not None:
             names = (*LOCAL_NAMES, socket.gethostname(), *filter(None, [self.advertised_host]), *self._names)
-            self._authority.keep_server_certificate(dict.fromkeys(names))
+            self._authority.keep_server_certificate(self._directory / "server.pem", dict.fromkeys(names))
+            self._authority.keep_server_certificate(self.registry_certificate_path, dict.fromkeys((*names, REGISTRY)))
 
     @property
     def every_interface(self) -> str:
@@ -108,9 +113,9 @@ class SecureHome:
         return "::" if ":" in (self.advertised_host or "") else "0.0.0.0"
 
     @property
-    def certificate_path(self) -> Path:
-        """Key and certificate of the brokers."""
-        return self._directory / "server.pem"
+    def registry_certificate_path(self) -> Path:
+        """Key and certificate of the schema registry."""
+        return self._directory / "registry.pem"
 
     def client_file(self, user: str) -> Path:
         return self._clients / f"{user}.properties"
@@ -133,8 +138,9 @@ class SecureHome:
         return inter_broker_settings(self._directory)
 
     def grant(self) -> None:
-        """The users' ACLs, in the first cluster that starts here."""
-        give_rights(self.client_config(ADMIN))
+        """The users' ACLs, in the first cluster that starts here; those of a user that was added, in any."""
+        if not give_rights(self.client_config(ADMIN)) and self._added_users:
+            acls.Acls(Client.for_command(self.client_config(ADMIN))).add(rules_of(self._added_users))
 
     def share(self, directory: Path) -> None:
         """Keeps the folders for programs in containers up to date; the broker's is complete last."""
@@ -142,8 +148,9 @@ class SecureHome:
             settings = client_config.inlined(self.client_config(user))
             keep_file(directory / user / "client.properties", client_config.properties(settings).encode())
         broker = directory / "broker"
-        for name in BROKERS_FILES:
-            keep_file(broker / name, (self._directory / name).read_bytes())
+        for folder, names in ((directory / REGISTRY, REGISTRYS_FILES), (broker, BROKERS_FILES)):
+            for name in names:
+                keep_file(folder / name, (self._directory / name).read_bytes())
         alone = login_settings(broker)
         for name, settings in {"cluster": alone | inter_broker_settings(broker), "broker": alone}.items():
             keep_file(broker / f"{name}.properties", "".join(f"{key}={value}\n" for key, value in settings.items()).encode())
@@ -152,6 +159,23 @@ class SecureHome:
 def bracketed(host: str) -> str:
     """As it is written before a port: an IPv6 address has colons of its own."""
     return f"[{host}]" if ":" in host else host
+
+
+def passwords_of(path: Path) -> dict[str, str]:
+    """By user; none if there is no such file."""
+    lines = path.read_text().splitlines() if path.exists() else []
+    return {user: password for user, _, password in (line.partition("=") for line in lines)}
+
+
+def add_passwords(path: Path, names: Sequence[str]) -> list[str]:
+    """The users of these who had none, and have one now."""
+    passwords = passwords_of(path)
+    added = [name for name in names if name not in passwords]
+    if added:
+        passwords |= {name: users.random_password() for name in added}
+        lines = "".join(f"{name}={password}\n" for name, password in passwords.items())
+        atomic_write.replace_atomically(path, lines.encode(), mode=0o600)
+    return added
 
 
 def keep_file(path: Path, content: bytes) -> None:
@@ -191,23 +215,24 @@ def give_rights(administrator: Mapping[str, Any]) -> bool:
     rules = acls.Acls(Client.for_command(administrator))
     if rules.matching():
         return False
-    rules.add([rule for user, rights in RIGHTS.items() for rule in rules_of(user, rights)])
+    rules.add(rules_of(RIGHTS))
     return True
 
 
-def rules_of(user: str, rights: Mapping[ResourceType, str]) -> list[AclBinding]:
+def rules_of(names: Iterable[str]) -> list[AclBinding]:
     literal, allow = ResourcePatternType.LITERAL, AclPermissionType.ALLOW
     return [
         AclBinding(
             kind,
-            acls.CLUSTER_NAME if kind is CLUSTER else acls.ANY_NAME,
+            acls.CLUSTER_NAME if kind is CLUSTER else TOPICS_OF.get(user, acls.ANY_NAME),
             literal,
             f"User:{user}",
             acls.ANY_NAME,
             AclOperation[word],
             allow,
         )
-        for kind, words in rights.items()
+        for user in names
+        for kind, words in RIGHTS.get(user, {}).items()
         for word in words.split()
     ]
 

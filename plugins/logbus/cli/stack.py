@@ -44,7 +44,7 @@ REGISTRY_PORT = 8081  # Confluent's
 
 class LocalRegistry:
     """The schema registry: a process that keeps schemas in the brokers' topic `_schemas`. `security` is how they are secured:
-    then it speaks TLS by their certificate, lets in their users, and is itself Airflow's user there."""
+    then it speaks TLS by a certificate of the brokers' authority, lets in their users, and has a user of its own there."""
 
     def __init__(
         self,
@@ -90,9 +90,9 @@ class LocalRegistry:
         options = ["--port", str(self.port), "--bootstrap-server", bootstrap_servers]
         if self._security is not None:
             host = local_brokers.HERE if self._security.advertised_host is None else self._security.every_interface
-            file = self._security.client_file(secure_home.AIRFLOW)
+            file = self._security.client_file(secure_home.REGISTRY)
             options += ["--host", host, "--login", "--client-config", str(file)]
-            options += ["--certificate", str(self._security.certificate_path)]
+            options += ["--certificate", str(self._security.registry_certificate_path)]
         return processes.Program(
             name="registry",
             command=[sys.executable, "-m", "logbus", "registry", "serve", *options],

@@ -1,25 +1,38 @@
-"""`logbus try` and `logbus sample`: how a log would be read, and a log to try things on."""
+"""`logbus try` and `logbus sample`: how a log, or a topic with schemas, would be read, and a log to try things on."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 from zoneinfo import ZoneInfo
 
 import click
 
 from logbus import errors, model
-from logbus.cli import options, output
+from logbus.cli import completion, options, output
 from logbus.formatting import many
+from logbus.pipeline_settings import check_registry
 from logbus.shipper import merged_lines, ship, timestamp_extractor
-from logbus.shipper.proposal import LogProposal, commands, dag, propose, shown, summary
+from logbus.shipper.proposal import LogProposal, ParserTrial, commands, dag_of, propose, shown, summary
 from logbus.shipper.sample import last_closed_hour, sample_lines, write_sample
+
+if TYPE_CHECKING:
+    from logbus.shipper.topic_proposal import TopicProposal
 
 VALUE_CHARACTERS = 100
 
 
 @click.command("try")
-@click.argument("file", type=click.Path(path_type=Path))
+@click.argument("file", type=click.Path(path_type=Path), required=False)
+@click.option(
+    "--topic",
+    metavar="NAME",
+    shell_complete=completion.complete_topics,
+    help="Instead of a file: the last thousand records of this topic.",
+)
+@click.option("--registry", metavar="URL", help="Whose schemas the values of the topic name.")
 @click.option("--parse", metavar="NAME", help="Try only this parser; by default the one that fits is proposed.")
 @click.option("--settings", default="{}", help='Settings of that parser, as JSON: {"fields": ["time", "user"]}.')
 @click.option("--time-format", metavar="FORMAT", help="How a line's time is written: '%d.%m.%Y %H:%M:%S'.")
@@ -27,9 +40,12 @@ VALUE_CHARACTERS = 100
 @click.option("--timezone", "zone", type=options.TimeZone(), help="The zone of times that are written without one.")
 @click.option("--accept-times", is_flag=True, help="Times that lie months from when the file was last written are right.")
 @click.option("--join-lines", is_flag=True, help="Lines without a time of their own belong to the line before.")
+@options.with_broker
 @options.json_option
 def command(
-    file: Path,
+    file: Path | None,
+    topic: str | None,
+    registry: str | None,
     parse: str | None,
     settings: str,
     time_format: str | None,
@@ -37,12 +53,26 @@ def command(
     zone: ZoneInfo | None,
     accept_times: bool,
     join_lines: bool,
+    config: Mapping[str, Any],
     as_json: bool,
 ) -> None:
     """Show how the first thousand lines of FILE would be read: their times, their columns, and what to type to load them.
 
-    Nothing is sent, and neither a broker nor a warehouse is needed.
+    Nothing is sent, and neither a broker nor a warehouse is needed. With --topic and --registry, the same for values that name
+    a schema: which schemas, their columns, what would be a dead letter.
+
+    \b
+    logbus try /var/log/app.log
+    logbus try --topic orders --registry http://127.0.0.1:8081
     """
+    if (file is None) == (topic is None):
+        raise click.UsageError("name a FILE, or a topic with --topic")
+    if topic is not None:
+        try_topic(config, topic, registry, parse, options.parse_settings(settings), as_json)
+        return
+    if registry is not None:
+        raise click.UsageError("--registry is for the values of a topic: add --topic NAME instead of a file")
+    assert file is not None
     times = timestamp_extractor.TimeOptions(format_of=time_format, field=time_field, zone=zone, accepts_times=accept_times)
     named = [("--time-format", time_format), ("--time-field", time_field), ("--timezone", zone and str(zone))]
     words = [word for option, value in named if value for word in (option, str(value))]
@@ -54,20 +84,63 @@ def command(
         show(proposal, words)
 
 
+def try_topic(
+    config: Mapping[str, Any], topic: str, registry: str | None, parse: str | None, settings: Mapping[str, Any], as_json: bool
+) -> None:
+    if registry is None:
+        raise click.UsageError("--topic reads values by the schemas that they name: add --registry URL")
+    check_registry("--registry", registry, errors.UserError)
+    # Here, because Arrow is not needed for a file.
+    from logbus.schemas.registry_client import RegistryClient
+    from logbus.shipper.topic_proposal import newest_records, propose_topic
+
+    messages = newest_records(config, topic)
+    with RegistryClient(registry, config) as client:
+        proposal = propose_topic(topic, messages, client.fetch, parse, {"registry": registry, **settings})
+    if as_json:
+        output.show_json(proposal.summary())
+    else:
+        show_topic(proposal)
+
+
+def show_topic(proposal: TopicProposal) -> None:
+    if not proposal.records:
+        output.echo(f"topic {proposal.topic} holds no records yet")
+        return
+    span = (
+        f", from {model.instant_text(proposal.first)} to {model.instant_text(proposal.last)}"
+        if proposal.first and proposal.last
+        else ""
+    )
+    output.echo(f"topic     {proposal.topic}: the last {many(proposal.records, 'record')}{span}")
+    schemas = ", ".join(f"{name} of {many(count, 'record')}" for name, count in proposal.schemas.items())
+    output.echo(f"schemas   {schemas}")
+    output.echo(*parser_of(proposal.trial, (), proposal.records).split("\n"))
+    show_samples(proposal.trial)
+    if proposal.trouble is not None:
+        raise errors.UserError(proposal.trouble)
+    show_commands(proposal.commands, proposal.dag, "this file among its DAGs")
+
+
 def show(proposal: LogProposal, words: list[str]) -> None:
     if not proposal.records:
         output.echo(f"{proposal.path} holds no lines yet")
         return
-    for sentence in (times_of(proposal), parser_of(proposal)):
+    for sentence in (times_of(proposal), parser_of(proposal.trial, proposal.others, proposal.records)):
         output.echo(*sentence.split("\n"))
-    show_samples(proposal)
+    show_samples(proposal.trial)
     if proposal.trouble is not None:
         raise errors.UserError(proposal.trouble)
+    file = dag_of(proposal.name, proposal.name, proposal.trial)
+    show_commands(commands(proposal, words), file, "the first of these commands, and this file among its DAGs")
+
+
+def show_commands(commands: Sequence[str], file: str, needs: str) -> None:
     output.echo("", "To load it:", "")
-    for line in commands(proposal, words):
+    for line in commands:
         output.echo(f"    {line}")
-    output.echo("", "Or every hour with Airflow: the first of these commands, and this file among its DAGs:", "")
-    for line in dag(proposal).splitlines():
+    output.echo("", f"Or every hour with Airflow: {needs}:", "")
+    for line in file.splitlines():
         output.echo(f"    {line}".rstrip())
 
 
@@ -101,24 +174,24 @@ def times_of(proposal: LogProposal) -> str:
     return "\n".join(sentences)
 
 
-def parser_of(proposal: LogProposal) -> str:
-    others = ", ".join(f"{trial.parse} {trial.parsed:,}" for trial in proposal.others if trial.parsed)
-    lines = [f"parse     {proposal.trial.parse}: {proposal.trial.parsed:,} of {many(proposal.records, 'record')}"]
+def parser_of(trial: ParserTrial, other_trials: Sequence[ParserTrial], records: int) -> str:
+    others = ", ".join(f"{other.parse} {other.parsed:,}" for other in other_trials if other.parsed)
+    lines = [f"parse     {trial.parse}: {trial.parsed:,} of {many(records, 'record')}"]
     if others:
         lines.append(f"          others: {others}")
-    if proposal.trial.errors:
-        kinds = ", ".join(f"{count:,} {kind}" for kind, count in proposal.trial.errors.items())
+    if trial.errors:
+        kinds = ", ".join(f"{count:,} {kind}" for kind, count in trial.errors.items())
         lines.append(f"          dead letters: {kinds}")
     return "\n".join(lines)
 
 
-def show_samples(proposal: LogProposal) -> None:
+def show_samples(trial: ParserTrial) -> None:
     """Column by column: rows of many columns are wider than any terminal."""
-    if not proposal.trial.samples:
+    if not trial.samples:
         return
-    table = output.Table("column", *(f"record {number}" for number in range(1, len(proposal.trial.samples) + 1)))
-    for name in proposal.trial.columns:
-        table.add_row(name, *(cell(sample[name]) for sample in proposal.trial.samples))
+    table = output.Table("column", *(f"record {number}" for number in range(1, len(trial.samples) + 1)))
+    for name in trial.columns:
+        table.add_row(name, *(cell(sample[name]) for sample in trial.samples))
     output.echo("")
     output.show(table)
 

@@ -133,7 +133,8 @@ def _of_labels(path: str, own: FieldDescriptorProto, before: FieldDescriptorProt
 
 
 def _of_alternatives(name: str, accepting: DescriptorProto, written: DescriptorProto) -> Iterator[ReadingProblem]:
-    """Fields that exclude each other for the reader have to for the writer: otherwise one of them is lost."""
+    """Fields that exclude each other for the reader have to for the writer: otherwise one of them is lost. And a reader that asks
+    which of some it got has to know all of them."""
     fields = {field.number: field for field in written.field}
     for index, oneof in enumerate(accepting.oneof_decl):
         members = [field for field in accepting.field if field.HasField("oneof_index") and field.oneof_index == index]
@@ -143,6 +144,11 @@ def _of_alternatives(name: str, accepting: DescriptorProto, written: DescriptorP
             yield ReadingProblem("FIELDS_MOVED_TO_ONEOF", f"fields of oneof {oneof.name} were independent", name)
         if any(field.label == field.LABEL_REPEATED for field in before):
             yield ReadingProblem("FIELDS_MOVED_TO_ONEOF", f"a field of oneof {oneof.name} was repeated", name)
+    own = {field.number: field.HasField("oneof_index") for field in accepting.field}
+    for index, oneof in enumerate(written.oneof_decl):
+        numbers = [field.number for field in written.field if field.HasField("oneof_index") and field.oneof_index == index]
+        if any(own.get(number) for number in numbers) and not own.keys() >= set(numbers):
+            yield ReadingProblem("ONEOF_FIELD_REMOVED", f"oneof {oneof.name} has alternatives that are not read", name)
 
 
 def _of_enums(name: str, reader: ProtobufTypes, writer: ProtobufTypes) -> Iterator[ReadingProblem]:

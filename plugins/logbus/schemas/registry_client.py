@@ -22,6 +22,7 @@ from logbus.schemas.schema_book import AVRO, PROTOBUF, ImportedSchema, Schema
 from logbus.schemas.wire_format import schema_guid, schema_id
 
 USER_INFO, TOKEN, CA_LOCATION = OF_REGISTRY
+BROKERS_CA, BROKERS_CA_LOCATION = "ssl.ca.pem", "ssl.ca.location"
 
 # A registry answers from memory. One that restarts is there again within a task's retries.
 TIMEOUT_SECONDS = 20.0
@@ -139,8 +140,15 @@ def _json_object(answer: httpx.Response) -> dict[str, Any]:
 
 
 def _tls_context(settings: Mapping[str, Any]) -> ssl.SSLContext:
+    """Trusts the authorities that are given for registries, otherwise the system's, and the brokers' beside these."""
     location = settings.get(CA_LOCATION)
     try:
-        return ssl.create_default_context(cafile=location)
+        context = ssl.create_default_context(cafile=location)
     except (OSError, ssl.SSLError) as error:
         raise UserError(f"{CA_LOCATION}={location} cannot be read: {error}") from None
+    if location is None and {BROKERS_CA, BROKERS_CA_LOCATION} & settings.keys():
+        try:
+            context.load_verify_locations(settings.get(BROKERS_CA_LOCATION), cadata=settings.get(BROKERS_CA))
+        except (OSError, ssl.SSLError):
+            pass  # the Kafka client explains that: `probe`, a folder, a file that only the brokers' clients need
+    return context

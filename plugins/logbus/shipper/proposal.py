@@ -16,7 +16,8 @@ import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import date, datetime
+from decimal import Decimal
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -197,8 +198,7 @@ class LogProposal:
     @property
     def name(self) -> str:
         """For topic, table and pipeline: the file's name, reduced to the characters that are allowed."""
-        stem = re.sub(r"[^a-z0-9_]+", "_", self.path.name.lower().partition(".")[0]).strip("_")
-        return target_named_after(stem if stem and not stem[0].isdigit() else f"log_{stem}".rstrip("_"))
+        return name_after(self.path.name.partition(".")[0])
 
     @property
     def trouble(self) -> str | None:
@@ -350,12 +350,15 @@ def trial(parse: str, settings: Mapping[str, Any], lines: Sequence[TimestampedLi
             **settings,
             "columns": {**json_format.inferred_columns(line.text for line in lines), **settings.get("columns", {})},
         }
-    parser: Parser = parser_for(parse, given)
+    return trial_of(parser_for(parse, given), parse, settings, [line.text or b"" for line in lines])
+
+
+def trial_of(parser: Parser, parse: str, settings: Mapping[str, Any], values: Sequence[bytes | None]) -> ParserTrial:
     names, errors, parsed = tuple(parser.columns), Counter[str](), 0
     samples: list[Mapping[str, Any]] = []
-    for line in lines:
+    for value in values:
         try:
-            row = parse_value(parser, line.text or b"")
+            row = parse_value(parser, value)
         except Unparsable as error:
             errors[error.kind] += 1
             continue
@@ -372,24 +375,34 @@ def trial(parse: str, settings: Mapping[str, Any], lines: Sequence[TimestampedLi
 
 def commands(proposal: LogProposal, options: Sequence[str]) -> list[str]:
     """What to type; `options` are the time options with which the file was examined."""
-    name, trial = proposal.name, proposal.trial
+    name = proposal.name
     joined = ["--join-lines"] if proposal.joins else []
-    settings = ["--settings", shlex.quote(json.dumps(trial.settings))] if trial.settings else []
     ship = ["logbus ship", shlex.quote(str(proposal.path)), "--topic", name, *map(shlex.quote, options), *joined]
-    register = ["logbus pipeline register", name, "--topic", name, "--table", name, "--parse", trial.parse, *settings]
-    return [" ".join(ship), " ".join(register), f"logbus load --pipeline {name}"]
+    return [" ".join(ship), *register_commands(name, name, proposal.trial)]
 
 
-def dag(proposal: LogProposal) -> str:
+def register_commands(name: str, topic: str, trial: ParserTrial) -> list[str]:
+    """What to type once the records are in the topic."""
+    settings = ["--settings", shlex.quote(json.dumps(trial.settings))] if trial.settings else []
+    register = ["logbus pipeline register", name, "--topic", topic, "--table", name, "--parse", trial.parse, *settings]
+    return [" ".join(register), f"logbus load --pipeline {name}"]
+
+
+def name_after(text: str) -> str:
+    """A name for pipeline and table: the text, reduced to the characters that are allowed."""
+    stem = re.sub(r"[^a-z0-9_]+", "_", text.lower()).strip("_")
+    return target_named_after(stem if stem and not stem[0].isdigit() else f"log_{stem}".rstrip("_"))
+
+
+def dag_of(name: str, topic: str, trial: ParserTrial) -> str:
     """A file for Airflow's DAGs folder."""
-    name, trial = proposal.name, proposal.trial
-    words = [f'pipeline="{name}"', f'topic="{name}"', f'table="{name}"', f'parse="{trial.parse}"']
+    words = [f'pipeline="{name}"', f'topic="{topic}"', f'table="{name}"', f'parse="{trial.parse}"']
     words += [f"{key}={_raw(value) if key == 'pattern' else repr(value)}" for key, value in trial.settings.items()]
     call = f"hourly_ingest({', '.join(words)})"
     if len(call) > LINE_CHARACTERS:
         call = "\n".join(["hourly_ingest(", *(f"    {word}," for word in words), ")"])
     return (
-        f'"""An Airflow DAG: every hour of the topic {name} into the table {name}."""\n\n'
+        f'"""An Airflow DAG: every hour of the topic {topic} into the table {name}."""\n\n'
         f"from logbus.pipelines import hourly_ingest\n\n{call}\n"
     )
 
@@ -421,7 +434,7 @@ def summary(proposal: LogProposal, options: Sequence[str]) -> dict[str, Any]:
         "samples": [{name: shown(value) for name, value in row.items()} for row in proposal.trial.samples],
         "errors": dict(proposal.trial.errors),
         "commands": commands(proposal, options),
-        "dag": dag(proposal),
+        "dag": dag_of(proposal.name, proposal.name, proposal.trial),
     }
 
 
@@ -429,4 +442,6 @@ def shown(value: Any) -> Any:
     """A column's value as JSON can hold it."""
     if isinstance(value, datetime):
         return instant_text(utc(value))
+    if isinstance(value, Decimal | date):
+        return str(value)
     return value.decode(errors="replace") if isinstance(value, bytes) else value

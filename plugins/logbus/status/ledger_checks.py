@@ -295,6 +295,26 @@ def _check_aggregates(case: Case) -> Iterator[checks.Finding]:
             )
 
 
+def _check_streams(case: Case) -> Iterator[checks.Finding]:
+    """Does every stream of it run, or did it end as it should; and was what it counted what the loads brought?"""
+    stream, hour = schema.stream, schema.stream_hour
+    different = select(func.count()).where(hour.c.stream == stream.c.name, hour.c.state == "different").scalar_subquery()
+    columns = (stream.c.name, stream.c.error, stream.c.began_at, stream.c.heartbeat_at, stream.c.ended_at, different)
+    query = select(*columns).where(stream.c.pipeline == case.pipeline.name).order_by(stream.c.name)
+    with case.ledger.engine.connect() as connection:
+        statuses = connection.execute(query).all()
+    for name, error, began_at, heartbeat_at, ended_at, different_hours in statuses:
+        again = f"logbus stream run {name}, or its DAG"
+        if error is not None:
+            yield checks.error(case.subject, f"stream {name} ended: {first_line(error)}", again)
+        elif began_at is not None and ended_at is None and case.now - heartbeat_at > rows.HEARTBEAT_EXPIRY:
+            beat = model.instant_text(heartbeat_at)
+            yield checks.error(case.subject, f"the driver of stream {name} sent its last heartbeat at {beat}", again)
+        if different_hours:
+            message = f"stream {name} had counted {many(different_hours, 'hour')} differently than they were loaded"
+            yield checks.warning(case.subject, message, f"logbus stream show {name}: the loads' values stand there since")
+
+
 CHECKS: Sequence[Check] = (
     _check_topic,
     _check_rights,
@@ -309,6 +329,7 @@ CHECKS: Sequence[Check] = (
     _check_stamps,
     _check_other_records,
     _check_aggregates,
+    _check_streams,
 )
 
 

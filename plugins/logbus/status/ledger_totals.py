@@ -6,7 +6,8 @@ never deleted, so they are true counters however often the exporter restarts; a 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -86,11 +87,19 @@ class LedgerReading:
     retention_alarms: int = 0
 
 
-def read_ledger(engine: Engine, *, timeout_seconds: float) -> LedgerReading:
-    """The ledger at one moment. `LedgerMissing` if there is none, `WarehouseUnavailable` if the server does not answer."""
+@contextmanager
+def one_moment(engine: Engine, *, timeout_seconds: float) -> Iterator[Connection]:
+    """A connection that sees the ledger at one moment, and only reads. `LedgerMissing` if there is none, `WarehouseUnavailable`
+    if the server does not answer."""
     options = {"isolation_level": "REPEATABLE READ", "postgresql_readonly": True}
     with sql_errors.ledger_errors(), engine.connect().execution_options(**options) as connection:
         connection.execute(text(f"set local statement_timeout = {int(timeout_seconds * 1000)}"))
+        yield connection
+
+
+def read_ledger(engine: Engine, *, timeout_seconds: float) -> LedgerReading:
+    """The ledger at one moment."""
+    with one_moment(engine, timeout_seconds=timeout_seconds) as connection:
         return read_all(connection)
 
 

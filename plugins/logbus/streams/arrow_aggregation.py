@@ -14,6 +14,7 @@ holds already are combined in the same way.
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -156,6 +157,18 @@ class Aggregator:
         for column, (number, function) in zip(self.stored, chosen, strict=True):
             arrays.append(column.from_grouped(groups.column(f"{number}_{function}").combine_chunks()))
         return pa.Table.from_arrays(arrays, schema=self.schema)
+
+
+def as_json(deltas: pa.Table) -> str:
+    """Rows as objects. What JSON has no number for, or none as exact, is text: PostgreSQL reads it by its column's type. Arrow
+    writes the texts of a column at once, which takes a third of the time of Python's values."""
+    columns = [column.cast(pa.string()) if is_written(column.type) else column for column in deltas.columns]
+    rows = zip(*(column.to_pylist() for column in columns), strict=True)
+    return json.dumps([dict(zip(deltas.column_names, row, strict=True)) for row in rows], ensure_ascii=False)
+
+
+def is_written(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_timestamp(kind) or pa.types.is_decimal(kind) or pa.types.is_floating(kind))
 
 
 def stored_columns(dialect: expressions.Dialect, name: str, measure: expressions.Measure) -> list[StoredColumn]:

@@ -20,9 +20,10 @@ import sqlalchemy as sa
 from logbus import errors, fingerprint, model
 from logbus.formatting import several
 from logbus.streams import epochs, stream_ledger
+from logbus.streams.arrow_aggregation import as_json
 from logbus.streams.definition import of_ledger
 from logbus.streams.epochs import EpochPart, FrozenHour, Repair
-from logbus.streams.statements import ArrivalTable, deltas_json
+from logbus.streams.statements import ArrivalTable
 from logbus.streams.stream_ledger import Ownership, hold_if_owner, row_of
 from logbus.windows import rows, schema
 
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 EPOCHS_KEPT = 1_000  # half an hour of them at full speed: rates and lag look no further back
-WINDOWS_AT_ONCE = 50  # that are looked at from the newest one back; usually the first few are enough
+WINDOWS_AT_ONCE = 10  # that are looked at from the newest one back; usually the first few are enough
 NAMED_MAX = 5  # hours that an error names
 
 
@@ -83,7 +84,7 @@ def frozen_from(
 def commit_epoch(engine: sa.Engine, ownership: Ownership, epoch: Epoch, now: datetime) -> Ownership:
     """Commits it; the ownership with the positions after it. `AttemptSuperseded`, `ChainBroken` or `EpochStraddles`: then nothing
     has changed. After `EpochStraddles` it has to be planned again, since a window was frozen meanwhile."""
-    deltas = deltas_json(epoch.deltas.to_pylist())  # before anything is locked
+    deltas = as_json(epoch.deltas)  # before anything is locked
     with engine.begin() as connection:
         row = hold_if_owner(connection, ownership)
         positions = epochs.positions_after(stream_ledger.positions_in(connection, ownership.stream), epoch.parts)
@@ -196,7 +197,7 @@ def repair_in(connection: sa.Connection, row: Mapping[Any, Any]) -> Repair | Non
 
 def replace_hours(engine: sa.Engine, ownership: Ownership, repair: Repair, epoch: Epoch, now: datetime) -> Ownership:
     """Commits an epoch that has read again exactly what the repair is of, in the place of what was committed of it."""
-    deltas = deltas_json(epoch.deltas.to_pylist())
+    deltas = as_json(epoch.deltas)
     part, hour, name = schema.epoch_part, schema.stream_hour, ownership.stream
     with engine.begin() as connection:
         row = hold_if_owner(connection, ownership)

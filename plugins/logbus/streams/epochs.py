@@ -59,22 +59,6 @@ class FrozenHour:
 Positions = Mapping[int, int]  # by partition the end of what is committed
 
 
-def next_ranges(
-    positions: Positions, log_ends: Mapping[int, int], boundaries: Mapping[int, int], offsets_max: int
-) -> dict[int, tuple[int, int]]:
-    """The ranges of the next epoch: from the committed end on, up to the log's end, at most so many offsets of each partition,
-    and not beyond the first offset of the next hour, where that is known. A partition without anything new is left out."""
-    ranges = {}
-    for partition, start in positions.items():
-        ends = [log_ends.get(partition, start), start + offsets_max]
-        boundary = boundaries.get(partition)
-        if boundary is not None and boundary > start:
-            ends.append(boundary)
-        if min(ends) > start:
-            ranges[partition] = (start, min(ends))
-    return ranges
-
-
 def positions_after(positions: Positions, parts: Iterable[EpochPart]) -> dict[int, int]:
     """Where the chain ends with these parts. `ChainBroken` unless each begins where its partition's chain ends. Called under the
     stream's lock."""

@@ -117,12 +117,14 @@ def due_count(connection: sa.Connection, name: str) -> int:
 
 
 def _audited(row: Mapping[Any, Any]) -> sa.Select[Any]:
-    """The starts of windows that are loaded and audited, from where the stream begins on."""
+    """The starts of windows that are loaded and audited, from where the stream begins on. What an audit has found wrong is no
+    witness."""
     window = schema.window
+    is_exact = sa.or_(window.c.audit_problems.is_(None), sa.cast(window.c.audit_problems, sa.Text).in_(rows.NO_PROBLEMS))
     query = (
         sa.select(window.c.starts_at)
         .where(window.c.pipeline == row["pipeline"], window.c.topic_id == row["topic_id"])
-        .where(window.c.loaded_attempt.is_not(None), window.c.audited_at.is_not(None))
+        .where(window.c.loaded_attempt.is_not(None), window.c.audited_at.is_not(None), is_exact)
         .order_by(window.c.starts_at)
     )
     return query if row["since"] is None else query.where(window.c.starts_at >= row["since"])

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from types import FrameType
@@ -53,12 +53,14 @@ class StreamSubmission:
     def once(self, stream_name: str) -> None:
         self._submit(stream_name, once=True)
 
-    def _submit(self, stream_name: str, *, once: bool) -> None:
+    def command(self, stream_name: str, *, once: bool) -> Sequence[str]:
         spark_submit.require_spark(self.remote)
         program = [program_path(), *arguments(stream_name, self.run_id, once=once)]
-        command = spark_submit.submission(
-            program, f"logbus stream {stream_name}", master=self.master, is_remote=self.remote is not None
-        )
+        is_remote = self.remote is not None
+        return spark_submit.submission(program, f"logbus stream {stream_name}", master=self.master, is_remote=is_remote)
+
+    def _submit(self, stream_name: str, *, once: bool) -> None:
+        command = self.command(stream_name, once=once)
         environment = spark_submit.environment(self.warehouse_url, self.client_config)
         if self.remote is not None:
             environment[spark_submit.REMOTE_VARIABLE] = self.remote

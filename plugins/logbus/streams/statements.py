@@ -9,12 +9,9 @@ is needed, which an owner made by `logbus roles` may not create.
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime
-from decimal import Decimal
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from sqlalchemy import TextClause, text
 
@@ -180,18 +177,3 @@ class ArrivalTable:
 def _as_double(total: str) -> str:
     is_beyond, double = f"abs({total}) > {DOUBLE_MAX} and abs({total}) < 'Infinity'", expressions.DOUBLE
     return f"case when {is_beyond} then sign({total}) * cast('Infinity' as {double}) else cast({total} as {double}) end"
-
-
-def deltas_json(rows: Iterable[Mapping[str, Any]]) -> str:
-    return json.dumps([{name: _json_value(value) for name, value in row.items()} for row in rows], ensure_ascii=False)
-
-
-def _json_value(value: Any) -> Any:
-    """As text where JSON's own number or nothing at all would stand for it: PostgreSQL reads its input of the column's type."""
-    match value:
-        case float() | Decimal():
-            return str(value)
-        case datetime():
-            return value.isoformat()
-        case _:
-            return value

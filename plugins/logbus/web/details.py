@@ -1,20 +1,23 @@
 """One pipeline and one window for the pages that show them.
 
-A pipeline: its definition, its progress, its recent hours and attempts. A window: what `logbus window show` prints, the equation,
-dead letters by shape, with samples.
+A pipeline: its definition, its progress, its recent hours and attempts, its aggregates and streams. A window: what `logbus window
+show` prints, the equation, dead letters by shape, with samples.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import datetime
 from typing import Any
 
 from sqlalchemy import Engine
 
+from logbus.aggregates import listing as aggregates
 from logbus.loads import dead_letters, ledger
 from logbus.loads.history import AttemptRecord, WindowHistory
 from logbus.model import FrozenWindow, Pipeline, instant_text
 from logbus.status import window_facts
+from logbus.streams import listing as streams
 from logbus.web.dag_runs import log_url
 
 HOURS_SHOWN = 168
@@ -34,6 +37,17 @@ def pipeline_detail(engine: Engine, name: str) -> dict[str, Any]:
         "hours": {"start": [instant_text(hour.start) for hour in hours], **columns},
         "dead_letters": dead,
         "attempts": [_with_log_url(attempt) for attempt in attempts],
+    }
+
+
+def computed_detail(engine: Engine, name: str, log_ends: Mapping[int, int] | None, now: datetime) -> dict[str, Any]:
+    """The aggregates and streams of a pipeline, as JSON-ready values. Without `log_ends` the lag of streams is unknown."""
+    with engine.connect() as connection:
+        of_streams = streams.all_statuses(connection, now, name)
+        of_aggregates = aggregates.all_statuses(connection, name)
+    return {
+        "aggregates": [{**status.summary(), "words": status.aggregate.words()} for status in of_aggregates],
+        "streams": [{**status.summary(status.lag(log_ends)), "words": status.stream.aggregate.words()} for status in of_streams],
     }
 
 

@@ -22,7 +22,7 @@ import re
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from http import HTTPStatus
@@ -39,11 +39,13 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 from sqlalchemy import Engine
 
+from logbus.aggregates import listing as aggregates
 from logbus.errors import UserError
 from logbus.kafka.client import SLOW_SECONDS_MAX, Client
 from logbus.kafka.topic_list import TopicBatches
 from logbus.loads.engine import connect, warehouse_url
 from logbus.status import fleet, kafka_reading, ledger_totals
+from logbus.streams import listing as streams
 from logbus.web import metrics
 from logbus.web.metrics import COUNTER, ExportedMetric, Sample
 from logbus.web.reading import DEFECT, NOT_READ, LazyEngine, Reading, reason_of
@@ -62,7 +64,7 @@ class PipelineCollector(Collector):
         self._sources, self._limits = sources, limits
         self._arrivals = kafka_reading.Arrivals()
         self.broker: Reading[kafka_reading.KafkaReading] = self._reading("broker", self._read_kafka)
-        self.ledger: Reading[ledger_totals.LedgerReading] = self._reading("ledger", self._read_ledger)
+        self.ledger: Reading[LedgerFigures] = self._reading("ledger", self._read_ledger)
         self.lag: Reading[fleet.LagReading] = self._reading("lag", self._read_lags)
 
     def collect(self) -> Iterator[Family]:
@@ -87,7 +89,12 @@ class PipelineCollector(Collector):
         yield from metrics.outcome_samples("ledger", ledger)
         yield from metrics.outcome_samples("lag", lag)
         if ledger is not None and ledger.value is not None:
-            yield from metrics.ledger_samples(ledger.value)
+            read_lags = lag.value.pipelines if lag is not None and lag.value is not None else ()
+            yield from metrics.ledger_samples(ledger.value.totals)
+            yield from metrics.aggregate_samples(ledger.value.aggregates)
+            yield from metrics.stream_samples(
+                ledger.value.streams, {reading.pipeline.name: reading.ends for reading in read_lags}
+            )
         if lag is not None and lag.value is not None:
             yield from metrics.lag_samples(lag.value)
         if broker is not None and broker.value is not None:
@@ -115,11 +122,26 @@ class PipelineCollector(Collector):
         }
         return replace(reading, waiting=waiting)
 
-    def _read_ledger(self) -> ledger_totals.LedgerReading:
-        return ledger_totals.read_ledger(self._sources.engine(), timeout_seconds=self._limits.reading_seconds_max)
+    def _read_ledger(self) -> LedgerFigures:
+        engine, seconds_max = self._sources.engine(), self._limits.reading_seconds_max
+        with ledger_totals.one_moment(engine, timeout_seconds=seconds_max) as connection:
+            return LedgerFigures(
+                totals=ledger_totals.read_all(connection),
+                aggregates=aggregates.all_statuses(connection),
+                streams=streams.all_statuses(connection, self._sources.now()),
+            )
 
     def _read_lags(self) -> fleet.LagReading:
         return fleet.read_lags(self._sources.engine(), TopicBatches(self._sources.kafka.client), self._sources.now())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LedgerFigures:
+    """What the ledger says of pipelines, and of what is computed from them."""
+
+    totals: ledger_totals.LedgerReading
+    aggregates: Sequence[aggregates.AggregateStatus]
+    streams: Sequence[streams.StreamStatus]
 
 
 def logged_failures(target: str, read: Callable[[], Value]) -> Callable[[], Value]:

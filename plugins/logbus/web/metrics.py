@@ -11,13 +11,15 @@ the order of the metric's label names, and a number.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from logbus.aggregates import listing as aggregates
 from logbus.kafka.groups import GroupMember, GroupReading, lag_at
 from logbus.status import fleet, kafka_reading, ledger_totals
+from logbus.streams import listing as streams
 from logbus.web.reading import OK, TIMEOUT, Outcome
 
 COUNTER, GAUGE = "counter", "gauge"
@@ -43,6 +45,8 @@ def _counter(name: str, help_: str, *labels: str) -> ExportedMetric:
 
 _PIPELINE = ("pipeline", "topic")
 _TABLE = ("table", "topic")
+_AGGREGATE = ("aggregate", "pipeline")
+_STREAM = ("stream", "pipeline")
 _PARTITION = ("topic", "partition")
 _GROUP_PARTITION = ("consumergroup", "topic", "partition")
 # The owner's labels are empty where no member is assigned the partition; to Prometheus an empty label is an absent one.
@@ -114,6 +118,31 @@ TABLE_DOUBLED = _gauge("logbus_table_doubled_rows", "Rows of records that the ta
 TABLE_FOREIGN = _gauge("logbus_table_foreign_rows", "Rows that no record of the topic can have, in the whole table.", *_TABLE)
 TABLE_FOREIGN_HOURS = _gauge("logbus_table_foreign_rows_in_hours", "Foreign rows whose own time is in an audited hour.", *_TABLE)
 TABLE_AUDIT = _gauge("logbus_table_last_audit_timestamp_seconds", "When it was audited, seconds since the epoch.", *_TABLE)
+
+# What is computed from a pipeline: aggregates after its loads, streams as records arrive.
+AGGREGATE_BEHIND = _gauge("logbus_aggregate_windows_behind", "Windows whose load is not in the aggregate.", *_AGGREGATE)
+AGGREGATE_HOURS = _gauge("logbus_aggregate_hours", "Event hours in it.", *_AGGREGATE)
+AGGREGATE_WRONG = _gauge("logbus_aggregate_hours_wrong", "Those of them that the newest audit found wrong.", *_AGGREGATE)
+STREAM_STATE = _gauge("logbus_stream_state", "1, with its state: new, running, silent, stopped, failed.", *_STREAM, "state")
+STREAM_HEARTBEAT = _gauge(
+    "logbus_stream_heartbeat_age_seconds", "Since the last heartbeat of its driver; absent while none runs.", *_STREAM
+)
+STREAM_LAG = _gauge(
+    "logbus_stream_lag_seconds",
+    "Age of the newest record that is counted, while others wait; 0 where none does. Absent where unknown.",
+    *_STREAM,
+)
+STREAM_LAG_RECORDS = _gauge("logbus_stream_lag_records", "Records of its topic that are not counted yet.", *_STREAM)
+STREAM_EPOCHS = _counter("logbus_stream_epochs_total", "Epochs that were committed.", *_STREAM)
+STREAM_EPOCH = _gauge(
+    "logbus_stream_last_epoch_timestamp_seconds", "When the last one was committed, seconds since the epoch.", *_STREAM
+)
+STREAM_HOURS = _gauge(
+    "logbus_stream_hours",
+    "Loaded hours by what their proof found: proven, different (now the load's values), behind: not proven yet.",
+    *_STREAM,
+    "state",
+)
 
 RETENTION_RUN = _gauge("logbus_retention_last_run_timestamp_seconds", "When managed retention last ran, seconds since the epoch.")
 RETENTION_ALARMS = _gauge("logbus_retention_alarms", "What the last run of managed retention complained of.")
@@ -227,6 +256,28 @@ def _table_samples(facts: ledger_totals.TableFacts) -> Iterator[Sample]:
     if facts.foreign_in_hours is not None:
         yield TABLE_FOREIGN_HOURS, labels, facts.foreign_in_hours
     yield TABLE_AUDIT, labels, seconds(facts.audited_at)
+
+
+def aggregate_samples(statuses: Iterable[aggregates.AggregateStatus]) -> Iterator[Sample]:
+    for status in statuses:
+        labels = (status.aggregate.name, status.aggregate.pipeline)
+        yield AGGREGATE_BEHIND, labels, status.behind
+        yield AGGREGATE_HOURS, labels, status.hours
+        yield AGGREGATE_WRONG, labels, status.wrong
+
+
+def stream_samples(statuses: Iterable[streams.StreamStatus], ends: Mapping[str, Mapping[int, int]]) -> Iterator[Sample]:
+    """`ends` are those of the topics by pipeline, as far as they are known."""
+    for status in statuses:
+        labels, lag = (status.stream.name, status.stream.pipeline), status.lag(ends.get(status.stream.pipeline))
+        yield STREAM_STATE, (*labels, status.state), 1
+        yield STREAM_HEARTBEAT, labels, status.heartbeat_age
+        yield STREAM_LAG, labels, lag.seconds
+        yield STREAM_LAG_RECORDS, labels, lag.records
+        yield STREAM_EPOCHS, labels, status.epochs
+        yield STREAM_EPOCH, labels, seconds(status.committed_at)
+        for state, count in ((name, getattr(status, name)) for name in streams.HOUR_STATES):
+            yield STREAM_HOURS, (*labels, state), count
 
 
 def lag_samples(reading: fleet.LagReading) -> Iterator[Sample]:

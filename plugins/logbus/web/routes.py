@@ -193,15 +193,17 @@ def get_waiting(request: Request, hour: actions.AnyHourDep) -> Response:
 
 @router.get("/pipelines/{pipeline}")
 def get_pipeline(context: request_context.ContextDep, pipeline: str) -> Response:
-    """One pipeline: its definition, its progress, its recent hours and attempts."""
+    """One pipeline: its definition, its progress, its recent hours and attempts, its aggregates and streams."""
     context.source.fleet.begin()
     with request_context.http_errors():
         engine = context.source.engine()
         dag_ids = access.require_visible(engine, pipeline, context.user)
         page = details.pipeline_detail(engine, pipeline)
         reading = context.source.fleet.get()
-        lag = overview.lag_json(overview.reading_of(engine, reading, pipeline).lag, reading.loaded.get(pipeline), reading.at)
-    values = {**page, "lag": lag, "dag_ids": dag_ids, "paused_dag_ids": access.paused_dags(dag_ids)}
+        of_pipeline = overview.reading_of(engine, reading, pipeline)
+        lag = overview.lag_json(of_pipeline.lag, reading.loaded.get(pipeline), reading.at)
+        computed = details.computed_detail(engine, pipeline, of_pipeline.ends, context.now)
+    values = {**page, **computed, "lag": lag, "dag_ids": dag_ids, "paused_dag_ids": access.paused_dags(dag_ids)}
     return context.page(context.source.fleet, reading.broker_error, values)
 
 

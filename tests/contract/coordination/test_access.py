@@ -12,7 +12,7 @@ from logbus_broker.cluster.store import Committed, Create, Node, Refused, Unknow
 from logbus_broker.cluster.zookeeper import Access
 from logbus_broker.config.settings import BrokerConfig
 from logbus_broker.errors import ConfigError
-from logbus_broker.network.peer_login import zookeeper_encryption
+from logbus_broker.network.certificates import zookeeper_encryption
 
 from benchmarks.peers.authority import Authority
 from tests.contract.coordination.conftest import SecuredZooKeeper

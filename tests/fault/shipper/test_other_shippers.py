@@ -158,6 +158,7 @@ def test_a_shipper_killed_with_its_broker_sends_every_line_at_least_once(shipper
     broker.start()
     shipper.start()
     shipper.wait_until_stored(2_500)
+    assert len(shipper.stored()) == 2_500, "none that was not written"
 
 
 @pytest.mark.parametrize("shipper", ["rsyslog-network.conf"], indirect=True)

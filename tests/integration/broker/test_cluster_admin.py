@@ -264,7 +264,7 @@ def test_the_command_line_says_that_a_broker_is_missing(brokers: Brokers) -> Non
     assert "error: broker 2 is gone" in shown().stderr
     checked = CliRunner().invoke(main, ["doctor", "--only", "cluster", "-b", brokers[1].bootstrap])
     assert (checked.exit_code, "lone-0" in checked.stdout) == (ExitCode.CHECK_FAILED, True)
-    assert 'level=WARNING logger=broker.cluster_engine message="broker 2 is gone: ' in brokers[1].log_path.read_text()
+    assert 'level=WARNING logger=broker.cluster message="broker 2 is gone: ' in brokers[1].log_path.read_text()
     topics = Topics(Client({"bootstrap.servers": brokers[1].bootstrap}, timeout_seconds=0.1))
     for asked_of in ([0], [0, 1]):
         with pytest.raises(BrokerNotReady, match="topic lone has no leader"):

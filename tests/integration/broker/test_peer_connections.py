@@ -12,7 +12,7 @@ import pytest
 from logbus.waiting import PATIENCE_SECONDS
 from logbus_broker.cluster.metadata_image import Endpoint
 from logbus_broker.network.peer import CONNECT_SECONDS_MAX, RETRY_SECONDS_MAX
-from logbus_broker.network.peer_login import Account, PeerSecurity
+from logbus_broker.network.peer_connection import Account, PeerSecurity
 from logbus_broker.protocol import codec
 from logbus_broker.protocol.api import ApiKey
 from logbus_broker.replication.interfaces import PeerRequest
@@ -167,6 +167,7 @@ def test_a_broker_that_comes_back_is_reached_again(world: PeerWorld, dead: Scrip
     dead.listen()
     world.clock.advance_ms(50)
     world.reach_known(dead)
+    assert world.events == [("refused", 2), ("reached", 2)]
 
 
 def test_a_stopped_process_is_neither_reached_nor_refused(world: PeerWorld, peer: ScriptedPeer) -> None:
@@ -221,7 +222,8 @@ def test_what_is_no_answer_ends_the_connection(world: PeerWorld, peer: ScriptedP
 def test_an_answer_that_nobody_asked_for_ends_the_connection(world: PeerWorld, peer: ScriptedPeer) -> None:
     world.reach(peer)
     peer.answer(2, b"")
-    world.until(lambda: ("closed", 2) in world.events)
+    world.until(lambda: len(world.events) > 1)
+    assert (world.events, world.answers) == ([("reached", 2), ("closed", 2)], [])
 
 
 def test_a_handler_that_fails_costs_its_connection_only(world: PeerWorld, peer: ScriptedPeer) -> None:
@@ -235,6 +237,7 @@ def test_a_handler_that_fails_costs_its_connection_only(world: PeerWorld, peer: 
     world.until(lambda: ("closed", 2) in world.events)
     peer.sock = None  # the next connection has a new socket
     world.reach_known(peer)
+    assert world.events == [("reached", 2), ("closed", 2), ("reached", 2)]
 
 
 def test_a_broker_that_is_not_known_any_more_is_left_without_an_event(world: PeerWorld, peer: ScriptedPeer) -> None:

@@ -29,7 +29,11 @@ from confluent_kafka.serialization import MessageField, SerializationContext
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from logbus.waiting import PATIENCE_SECONDS
 
+from benchmarks.peers.java import FAST_START
+from benchmarks.peers.maven import Jars, Missing, java, javac
+from tests.support.avro_values import record
 from tests.support.broker import AnyBroker
+from tests.support.jvm_session import PROGRAMS
 from tests.support.programs import built
 from tests.support.registries import running_registry
 from tests.support.topics import read_partition
@@ -171,6 +175,64 @@ def test_the_topic_is_in_confluents_layout(broker: AnyBroker, client: SchemaRegi
     value = json.loads(by_key[b'{"keytype":"SCHEMA","subject":"layout","version":1,"magic":1}'] or b"")
     assert list(value) == ["subject", "version", "id", "schema", "deleted"]
     assert b'{"keytype":"NOOP","magic":0}' in by_key
+
+
+# Confluent's own Java client (7.5), from the one jar of Maven's central repository that carries it.
+JAVA_CLIENT = Jars(
+    name="flink-sql-avro-confluent-registry-1.20.0",
+    artifacts=("org.apache.flink:flink-sql-avro-confluent-registry:1.20.0", "org.slf4j:slf4j-nop:1.7.36"),
+)
+COFFEE, COFFEE_WITH_AGE = NAME.replace("User", "Coffee"), WITH_AGE.replace("User", "Coffee")  # of no other test: ids are of all
+JAVA_ANSWERS = f"""\
+getAllVersions refused 404 40401
+register true
+register 1
+register refused 409 409
+getSchemaById {COFFEE}
+getSchemaBySubjectAndId {COFFEE}
+getSchemaById refused 404 40403
+getId 1
+getVersion 2
+getVersion refused 404 40403
+getAllSubjects true
+getAllSubjectsByPrefix [java]
+getAllSubjectsById true
+getAllVersionsById 1
+getAllVersions [1, 2]
+getLatestSchemaMetadata 2
+getSchemaMetadata {COFFEE}
+getSchemaMetadata refused 404 40402
+getSchemas 1
+testCompatibility [true, false]
+testCompatibilityVerbose false
+getCompatibility refused 404 40408
+updateCompatibility FULL_TRANSITIVE
+updateCompatibility refused 422 42203
+getConfig FULL_TRANSITIVE
+deleteCompatibility done
+getMode READWRITE
+setMode READONLY
+getMode READONLY
+register refused 422 42205
+deleteMode done
+deleteSchemaVersion refused 404 40407
+deleteSchemaVersion 1
+deleteSchemaVersion 1
+deleteSubject refused 404 40405
+deleteSubject [2]
+deleteSubject [2]
+deleteSubject refused 404 40401
+"""
+
+
+def test_every_method_of_confluents_java_client(url: str) -> None:
+    try:
+        command = [javac() and java(), *FAST_START, "-cp", JAVA_CLIENT.class_path(), str(PROGRAMS / "AskRegistry.java")]
+    except Missing as missing:
+        pytest.skip(str(missing))
+    arguments = [url, "java", COFFEE, COFFEE_WITH_AGE, json.dumps(record(("name", "long"), name="Coffee"))]
+    done = subprocess.run([*command, *arguments], capture_output=True, text=True, timeout=PATIENCE_SECONDS, check=False)
+    assert done.stdout == JAVA_ANSWERS, done.stderr
 
 
 @pytest.mark.long

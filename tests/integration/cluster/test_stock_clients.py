@@ -66,6 +66,7 @@ def test_the_cluster_is_seen_whole_from_every_broker(cluster: RunningCluster, re
     for broker in cluster.brokers.values():
         client = admin(broker.bootstrap)
         wait_until(lambda: seen(client) == whole(), what="the whole cluster in the metadata")  # noqa: B023
+        assert seen(client) == whole()
 
 
 @pytest.mark.long  # tests/fault/cluster/test_ordeals.py has producers of librdkafka under worse

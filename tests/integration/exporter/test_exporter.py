@@ -93,6 +93,24 @@ def test_an_audited_table_shows_what_it_lacks(exported: Exported) -> None:
     assert value(exported.found, "logbus_table_foreign_rows_in_hours", **table) == 1
 
 
+def test_what_is_computed_from_a_pipeline_is_what_the_ledger_and_the_broker_say(exported: Exported) -> None:
+    name, found = exported.platform.name, exported.found
+    by_hour, live = {"aggregate": f"{name}_by_hour", "pipeline": name}, {"stream": f"{name}_live", "pipeline": name}
+    assert value(found, "logbus_aggregate_hours", **by_hour) == 2
+    assert (
+        value(found, "logbus_aggregate_windows_behind", **by_hour) == value(found, "logbus_aggregate_hours_wrong", **by_hour) == 0
+    )
+    assert value(found, "logbus_stream_epochs_total", **live) == value(found, "logbus_stream_state", **live) == 1
+    assert value(found, "logbus_stream_lag_records", **live) == 3, "one more of hour 3, one ahead, one of the other partition"
+    lag, heartbeat = (
+        value(found, "logbus_stream_lag_seconds", **live),
+        value(found, "logbus_stream_heartbeat_age_seconds", **live),
+    )
+    assert lag is not None
+    assert lag == heartbeat > 0
+    assert value(found, "logbus_stream_hours", **live, state="behind") == 0
+
+
 def test_every_family_is_in_the_catalogue_with_its_labels_and_nothing_is_nan(exported: Exported) -> None:
     documented = {metric.name: set(metric.labels) for metric in CATALOG}
     shown = {name: labels for name, labels in label_names(exported.found).items() if not name.startswith("process_")}

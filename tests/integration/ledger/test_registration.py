@@ -100,7 +100,7 @@ def test_a_place_that_is_only_written_otherwise_is_the_same_place(world: World) 
     world.freeze(10)
     world.ledger.begin_attempts("p", [at(10)], "run", 1, NOW)
     for same in ("/lake/", "file:///lake"):
-        world.register(settings={"sink": "iceberg", "warehouse": same})
+        assert world.register(settings={"sink": "iceberg", "warehouse": same}).options.warehouse == same
 
 
 def test_another_sink_is_refused_and_the_default_is_one(world: World) -> None:

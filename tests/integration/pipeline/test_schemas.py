@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import random
 import uuid
 from collections.abc import Iterator
 from datetime import UTC, date, datetime
@@ -100,6 +102,21 @@ def test_an_hour_reads_by_its_schemas_and_again_when_the_registry_is_gone(pipeli
     ]
     assert "cannot be decoded: 2 TruncatedValue, 1 NoSchemaHeader, 1 UnknownSchemaId, 1 TrailingBytes" in shown.stderr
 
+    words = ["try", "--topic", pipeline.name, "--registry", registry.url, "--bootstrap-server", pipeline.bootstrap]
+    tried = CliRunner().invoke(main, words)
+    assert "schema id 1 of 3 records, schema id 2 of 1 record" in tried.stdout
+    assert "parse     avro: 2 of 7 records" in tried.stdout
+    assert (tried.exit_code, "avro reads 2 of the last 7 records" in tried.stderr) == (1, True)
+    found = json.loads(CliRunner().invoke(main, [*words, "--json"]).stdout)
+    assert (found["parse"], found["settings"], found["schemas"]) == (
+        "avro",
+        {"registry": registry.url},
+        {"schema id 1": 3, "schema id 2": 1},
+    )
+    assert found["samples"][0]["amount"] == "12.50"
+    assert found["errors"] == {"TruncatedValue": 2, "NoSchemaHeader": 1, "UnknownSchemaId": 1, "TrailingBytes": 1}
+    assert found["commands"][0].startswith(f"logbus pipeline register {pipeline.name} --topic {pipeline.name}")
+
     registry.stop()
     before = pipeline.ledger.window(pipeline.name, at(10))
     (again,) = pipeline.load(10)
@@ -134,6 +151,12 @@ def test_a_schema_that_was_not_among_the_sampled_values_has_its_columns_all_the_
 def test_a_registry_that_is_down_makes_a_retry_and_no_dead_letter(pipeline: RealPipeline, registry: Registry) -> None:
     number = registry.register("orders-value", FIRST)
     pipeline.send([(10.5, written(number, FIRST, {"id": 1, "customer": "Ada", "amount": Decimal("1.00")}))])
+    registry.stop()
+    (refused,) = pipeline.load(10)
+    assert refused.state is LoadState.FAILED
+    assert f"the schema registry at {registry.url} does not answer" in str(refused.error)
+    assert dead_letters(pipeline) == []
+    registry.start(registry.server.server_port)
     registry.login = "me:secret"
     (refused,) = pipeline.load(10)
     assert refused.state is LoadState.FAILED
@@ -142,6 +165,53 @@ def test_a_registry_that_is_down_makes_a_retry_and_no_dead_letter(pipeline: Real
     pipeline.client["basic.auth.user.info"] = "me:secret"
     (outcome,) = pipeline.load(10)
     assert (outcome.state, outcome.counts and outcome.counts.loaded) == (LoadState.COMMITTED, 1)
+    assert dead_letters(pipeline) == []
+    assert not pipeline.audit(10).problems
+
+
+def damaged(value: bytes, chance: random.Random) -> tuple[bytes, str]:
+    """In one of the ways in which values arrive that are none, and the kind of its dead letter."""
+    match chance.randrange(5):
+        case 0:
+            return bytes([chance.randrange(2, 256)]) + chance.randbytes(chance.randrange(40)), "NoSchemaHeader"
+        case 1:
+            return b'{"id": 1}', "NoSchemaHeader"
+        case 2:
+            return value[: chance.randrange(1, len(value))], "TruncatedValue"
+        case 3:
+            return value + chance.randbytes(chance.randrange(1, 40)), "TrailingBytes"
+        case _:
+            return by_id(1_000 + chance.randrange(3), value[5:]), "UnknownSchemaId"
+
+
+def test_an_hour_of_five_versions_and_damaged_values_adds_up(pipeline: RealPipeline, registry: Registry) -> None:
+    chance, names = random.Random(17), ("id", "customer", "note", "place", "colour")
+    versions = [record(("id", "long"), *((name, "string") for name in names[1:count])) for count in range(1, 6)]
+    numbers = [registry.register("orders-value", version) for version in versions]
+    values, expected, kinds = list[bytes](), list[dict[str, Any]](), list[str]()
+    for offset in range(4_000):
+        number = chance.randrange(5)
+        row = {"id": offset, **{name: chance.choice(("", "text", "\N{SNOWMAN}" * 9)) for name in names[1 : number + 1]}}
+        value = written(numbers[number], versions[number], row)
+        if chance.random() < 0.03:
+            value, kind = damaged(value, chance)
+            kinds.append(kind)
+        else:
+            expected.append(dict.fromkeys(names) | row)
+        values.append(value)
+    pipeline.send([(10.5, value) for value in values])
+    words = ["--topic", pipeline.name, "--registry", registry.url, "--bootstrap-server", pipeline.bootstrap]
+    tried = CliRunner().invoke(main, ["try", *words])
+    assert tried.exit_code == 0, tried.output
+    assert f'parse="avro",\n        registry={registry.url!r}' in tried.stdout
+    (outcome,) = pipeline.load(10)
+    assert (outcome.state, outcome.error) == (LoadState.COMMITTED, None)
+    assert rows(pipeline, ", ".join(names)) == expected
+    assert dead_letters(pipeline) == kinds
+    assert len({*kinds}) == 4
+    window = pipeline.ledger.window(pipeline.name, at(10))
+    assert (window.record_count, len(expected) + len(kinds)) == (len(values), len(values))
+    assert not pipeline.audit(10).problems
 
 
 def test_a_type_that_changes_is_refused_with_the_field_and_both_types(pipeline: RealPipeline, registry: Registry) -> None:

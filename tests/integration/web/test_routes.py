@@ -9,7 +9,10 @@ from typing import Any
 
 import pytest
 from confluent_kafka import ConsumerGroupTopicPartitions, Producer, TopicPartition
+from logbus.aggregates import aggregation
+from logbus.aggregates.definition import define_aggregate
 from logbus.cli.airflow import warehouse_connection
+from logbus.expressions import count
 from logbus.kafka.client import Client
 from logbus.kafka.cluster import log_directories, partition_bytes
 from logbus.kafka.topics import Topics
@@ -22,6 +25,8 @@ from logbus.model import instant_text
 from logbus.schemas.schema_book import Schema
 from logbus.schemas.wire_format import reference_to_id
 from logbus.status.lag import lag_of
+from logbus.streams import stream_ledger
+from logbus.streams.definition import define_stream
 from logbus.waiting import PATIENCE_SECONDS
 from logbus.web import topic_records
 from logbus.web.app import app as application
@@ -256,6 +261,20 @@ def test_a_pipeline_shows_what_it_is_how_its_hours_went_and_who_tried(places: Ui
     assert attempts == [(instant_text(at(11)), "committed"), (instant_text(at(10)), "committed")]
     assert found["lag"] == shown(places, pipeline)["lag"]
     assert (found["dead_letters"], found["dag_ids"]) == ([], [])
+    assert (found["aggregates"], found["streams"]) == ([], [])
+
+
+def test_the_page_of_a_pipeline_shows_what_is_computed_from_it(places: UiClient, own: RealPipeline) -> None:
+    by_hour = define_aggregate("by_hour", own.name, keys=[], measures={"count": count()})
+    aggregation.define(own.engine, by_hour, NOW)
+    aggregation.bring_up_to_date(own.engine, "by_hour", "test", lambda: NOW)
+    stream_ledger.define(own.engine, define_stream("live", own.name, keys=[], measures={"count": count()}), NOW)
+    page = places.json(f"/api/pipelines/{own.name}")
+    [aggregate], [stream] = page["aggregates"], page["streams"]
+    assert [aggregate[name] for name in ("name", "verdict", "hours", "wrong", "behind")] == ["by_hour", "not audited", 2, 0, 0]
+    assert [stream[name] for name in ("name", "state", "epochs", "proven", "different", "behind")] == ["live", "new", 0, 0, 0, 0]
+    assert (stream["lag_records"], stream["lag_seconds"]) == (6, None), "it begins after hour 12, and has counted nothing"
+    assert stream["words"] == "count count() by 1 min of _timestamp"
 
 
 def offsets_of(found: dict[str, Any]) -> list[tuple[int, int]]:

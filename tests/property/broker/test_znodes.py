@@ -6,7 +6,7 @@ import json
 
 from hypothesis import given
 from hypothesis import strategies as st
-from logbus_broker.cluster import security_znodes, znodes
+from logbus_broker.cluster import security_store, znodes
 from logbus_broker.cluster.metadata_image import BrokerNode, LoggedChange, PartitionState, Security, Settings, TopicNode
 from logbus_broker.cluster.metadata_log import decode_changes, encode_changes
 from logbus_broker.security.state import SecurityState
@@ -48,13 +48,13 @@ def test_settings_are_read_as_they_were_written(settings: Settings) -> None:
 @given(images.security_states, images.security_states)
 def test_users_acls_and_quotas_are_read_as_they_were_written(before: SecurityState, after: SecurityState) -> None:
     nodes = {}
-    for path, content in security_znodes.divide(after).items():
-        assert path.rpartition("/")[0] in security_znodes.PARENTS
+    for path, content in security_store.by_znode(after).items():
+        assert path.rpartition("/")[0] in security_store.PARENTS
         assert path.rpartition("/")[2] not in ("", ".", "..")
         data = znodes.encode_security(path, content)
         assert znodes.decode_security(path, _with_a_key_more(data)) == content
         nodes[path] = znodes.decode_security(path, data)
-    security = Security().after(1, security_znodes.divide(before))
+    security = Security().after(1, security_store.by_znode(before))
     gone = dict.fromkeys(security.nodes, SecurityState())
     assert security.after(2, {**gone, **nodes}) == Security(version=2, nodes=nodes, state=after)
 

@@ -18,7 +18,6 @@ from logbus.streams.epochs import (
     LoadedPart,
     merged,
     misplaced_hours,
-    next_ranges,
     positions_after,
     reading_problems,
     refuse_another_span,
@@ -82,15 +81,13 @@ def stream(log: Sequence[Sequence[int]], choices: st.DataObject) -> list[EpochPa
     for number, ends in enumerate(boundaries):
         epoch = 0
         while positions != ends:
-            grown = {
-                partition: choices.draw(st.integers(positions[partition], boundaries[-1][partition])) for partition in positions
+            reads = {
+                partition: choices.draw(st.integers(0, 12)) for partition in positions if positions[partition] < ends[partition]
             }
-            # Records of later hours are there; the boundary of this one is known.
-            ranges = next_ranges(positions, grown, ends, choices.draw(st.integers(1, 8)))
             parts = [
-                part(partition, *offsets, epoch, number)
-                for partition, offsets in ranges.items()
-                if positions[partition] < ends[partition]
+                part(partition, positions[partition], min(ends[partition], positions[partition] + count), epoch, number)
+                for partition, count in reads.items()
+                if count
             ]
             if not parts:
                 continue

@@ -72,6 +72,7 @@ def test_no_program_can_read_what_another_one_logs_in_to_the_broker_with() -> No
         "broker": [name for name in SERVICES if name.startswith("broker")],
         "admin": ["provisioner"],
         "exporter": ["exporter"],
+        "registry": ["registry"],
     }
     owners["airflow"] = [name for name in SERVICES if name.startswith("airflow-")]
     assert mounts == {

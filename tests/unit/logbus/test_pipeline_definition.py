@@ -120,10 +120,14 @@ def test_a_pipeline_made_by_hand_is_looked_at_by_every_operator_that_takes_it() 
 
 
 def test_what_is_right_passes() -> None:
-    define_pipeline("c", parse="my.logs:parser", settings={"anything": [1]})
-    define_pipeline("c", parse="regex", pattern="(?P<host>.*)", columns={"host": "text"})
-    define_pipeline("c", parse="json", sink="iceberg", catalog="prod", keep_snapshots_days=7, filter={"a": (1, None)})
-    define_pipeline("c", parse="json", sink="iceberg", warehouse="/data", infer=True, max_error_rate=0)
+    own = define_pipeline("c", parse="my.logs:parser", settings={"anything": [1]})
+    assert (own.parse, own.settings) == ("my.logs:parser", {"anything": [1]})
+    regex = define_pipeline("c", parse="regex", pattern="(?P<host>.*)", columns={"host": "text"})
+    assert (regex.options.pattern, regex.options.columns) == ("(?P<host>.*)", {"host": "text"})
+    prod = define_pipeline("c", parse="json", sink="iceberg", catalog="prod", keep_snapshots_days=7, filter={"a": (1, None)})
+    assert (prod.options.catalog, prod.options.keep_snapshots_days) == ("prod", 7)
+    lake = define_pipeline("c", parse="json", sink="iceberg", warehouse="/data", infer=True, max_error_rate=0)
+    assert (lake.options.warehouse, lake.options.infer, lake.options.max_error_rate) == ("/data", True, 0)
 
 
 def test_the_names_that_are_known_here_are_those_of_the_rooms_they_come_from() -> None:

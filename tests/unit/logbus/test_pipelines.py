@@ -9,10 +9,23 @@ from typing import Any
 import pytest
 from airflow.sdk import DAG, DeadlineAlert, DeadlineReference, SyncCallback
 from jinja2.sandbox import SandboxedEnvironment
-from logbus.assets import table_alias, table_asset, windows_asset
+from logbus.assets import proven_hours_asset, stream_asset, table_alias, table_asset, windows_asset
 from logbus.errors import UserError
 from logbus.model import Grid, instant_text
-from logbus.pipelines import FILLED, Connections, Pipeline, catch_up, define_pipeline, hourly_ingest, ingest, many_topics
+from logbus.pipelines import (
+    FILLED,
+    Connections,
+    Pipeline,
+    catch_up,
+    count,
+    define_pipeline,
+    hourly_ingest,
+    ingest,
+    many_topics,
+    sum_of,
+    windowed_aggregate,
+    windowed_counts,
+)
 from logbus.task_context import window_starts
 from logbus.timetable import WindowEnd, WindowTimetable
 
@@ -73,6 +86,26 @@ def test_many_topics_are_as_many_dags_with_the_same_options() -> None:
 def test_the_audits_success_is_an_event_of_the_pipelines_asset() -> None:
     for dag in (hourly_ingest(CLICKS), catch_up(CLICKS)):
         assert dag.get_task("audit").outlets == [table_asset("clicks"), windows_asset("clicks"), table_alias("clicks")]
+
+
+def test_a_stream_counts_by_the_clock_and_after_audits_and_its_proof_is_an_event() -> None:
+    dag = windowed_aggregate(CLICKS, name="live", keys=["url"], measures={"bytes": sum_of("size")})
+    assert (dag.dag_id, order_of(dag)) == ("live", [["once", "prove"], ["prove"]])
+    assert list(dag.timetable.asset_condition.objects) == [table_asset("clicks")]
+    assert dag.get_task("prove").outlets == [stream_asset("live"), proven_hours_asset("live")]
+    once = dag.get_task("once")
+    assert (once.stream.pipeline, once.stream.aggregate.measures, once.pool) == (
+        "clicks",
+        {"bytes": sum_of("size")},
+        "logbus_load",
+    )
+
+
+def test_a_continuous_stream_is_looked_after_and_proven_whether_or_not_it_is_well() -> None:
+    dag = windowed_counts("clicks", name="live", continuous=True, schedule="0 * * * *")
+    assert order_of(dag) == [["prove"], ["healthy"]] or order_of(dag) == [["healthy"], ["prove"]]
+    assert (dag.get_task("healthy").timeout, dag.get_task("healthy").retries) == (600, 0)
+    assert dag.get_task("prove").stream.aggregate.measures == {"count": count()}
 
 
 def test_an_hour_that_is_late_is_a_deadline_of_the_dag_beside_those_of_its_author() -> None:

@@ -1,10 +1,10 @@
-// The page of one pipeline: its definition, its progress, its recent hours and attempts.
+// The page of one pipeline: its definition, its progress, its recent hours and attempts, its aggregates and streams.
 
 import { STATES } from "./attempts.js";
 import { airflowLink, empty, facts, furnish, keepFresh, notice, sentence, tellProblems } from "./chrome.js";
 import { trend } from "./bars.js";
 import { byId, h, replace } from "./dom.js";
-import { bytes, clock, day, many, MISSING, moment, runOf, share, short, span, unitOf, whole } from "./format.js";
+import { ago, bytes, clock, day, many, MISSING, moment, runOf, share, short, span, unitOf, whole } from "./format.js";
 import { apiAddress, asked, pageAddress, windowAddress } from "./frame.js";
 import { Poll } from "./live.js";
 import { prose } from "./prose.js";
@@ -147,6 +147,52 @@ function attempts({ attempts: found, now }) {
   );
 }
 
+const STREAM_STATES = { failed: "bad", silent: "bad", new: "quiet", stopped: "quiet" };
+
+// What is counted as it arrives: how old that is, and what the proofs of its hours have found.
+function streams({ streams: found, now }) {
+  if (!found.length) return null;
+  const row = (one) => [
+    h("b", { title: one.words }, one.name),
+    h("span", { class: STREAM_STATES[one.state] ?? "" }, one.state),
+    one.lag_seconds === null ? null : span(one.lag_seconds),
+    one.lag_records,
+    h("span", { title: one.committed_at ? `epoch ${whole(one.epochs)}, ${moment(one.committed_at)}` : null }, ago(one.committed_at, now)),
+    one.proven,
+    one.behind,
+    one.different ? h("span", { class: "bad" }, whole(one.different)) : "0",
+    one.error ? h("span", { class: "why" }, one.error.split("\n")[0]) : null,
+  ];
+  const heads = ["Stream", "State", "Lag", "Records behind", "Last epoch", "Hours proven", "To prove", "Different", "Error"];
+  return h(
+    "section",
+    { class: "panel" },
+    h("h2", {}, "Streams ", h("span", { class: "quiet" }, "counted as it arrives, proven when the hour is loaded")),
+    table(heads, found.map(row)),
+    found
+      .filter((one) => one.different)
+      .map((one) => h("p", {}, prose(`What differed: \`logbus stream show ${one.name}\``))),
+  );
+}
+
+function aggregates({ aggregates: found }) {
+  if (!found.length) return null;
+  const row = (one) => [
+    h("b", { title: one.words }, one.name),
+    h("span", { class: one.verdict === "wrong" || one.error ? "bad" : "" }, one.verdict),
+    one.hours,
+    one.wrong ? h("span", { class: "bad" }, whole(one.wrong)) : "0",
+    one.behind,
+    one.error ? h("span", { class: "why" }, one.error.split("\n")[0]) : null,
+  ];
+  return h(
+    "section",
+    { class: "panel" },
+    h("h2", {}, "Aggregates ", h("span", { class: "quiet" }, "by the hours in which it happened")),
+    table(["Aggregate", "State", "Hours", "Wrong", "Windows behind", "Error"], found.map(row)),
+  );
+}
+
 function waiting(lag) {
   if (lag.problem) return "not known";
   if (!lag.records_behind) return "nothing";
@@ -204,7 +250,7 @@ function show(data) {
     h(
       "div",
       { class: "two" },
-      h("div", {}, trends(data), deadLetters(data), attempts(data)),
+      h("div", {}, trends(data), streams(data), aggregates(data), deadLetters(data), attempts(data)),
       h("div", { class: "side" }, about(data)),
     ),
   );

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 from logbus_broker.api.cluster_metadata import ClusterSecurity
-from logbus_broker.cluster import security_znodes
+from logbus_broker.cluster import security_store
 from logbus_broker.cluster.metadata_image import SecurityChange
 from logbus_broker.cluster.security_store import Edit, LocalSecurity
 from logbus_broker.cluster.store import Set, commit
@@ -147,7 +147,7 @@ def test_what_one_broker_stores_all_have_and_what_has_not_changed_is_the_same_ob
     changed(world, second, lambda _: SecurityState())
     world.run(1)
     assert first.state == SecurityState()
-    assert not any(world.zookeeper.names(parent) for parent in security_znodes.PARENTS)
+    assert not any(world.zookeeper.names(parent) for parent in security_store.PARENTS)
     assert brokers[0].image == world.truth(brokers[0].image.position)
 
 

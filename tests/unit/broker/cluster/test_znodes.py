@@ -6,7 +6,7 @@ import json
 import uuid
 
 import pytest
-from logbus_broker.cluster import security_znodes, znodes
+from logbus_broker.cluster import security_store, znodes
 from logbus_broker.cluster.metadata_image import BrokerNode, Endpoint, PartitionState, Security, TopicNode
 from logbus_broker.cluster.znodes import ProducerIdBlock
 from logbus_broker.errors import MalformedNode
@@ -125,7 +125,7 @@ def test_users_acls_and_quotas_are_where_and_as_kafka_keeps_them() -> None:
         ("CLUSTER", "LITERAL", "kafka-cluster", "CLUSTER_ACTION", "ALLOW"),
         ("TRANSACTIONAL_ID", "PREFIXED", "web/", "WRITE", "DENY"),
     }
-    written = security_znodes.divide(security.state)
+    written = security_store.by_znode(security.state)
     assert {path: znodes.encode_security(path, content) for path, content in written.items()} == KAFKAS_SECURITY
     with pytest.raises(MalformedNode, match="/kafka-acl/Topic/web in ZooKeeper cannot be read: ValueError: unknown: 'Fly'"):
         znodes.decode_security(

@@ -21,10 +21,10 @@ class Clock:
         return self.now
 
 
-def shake_hands(authority: Authority, name: str) -> None:
+def shake_hands(authority: Authority, path: Path, name: str) -> None:
     """As a client that checks everything and the broker do; raises what the client does."""
     server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    server.load_cert_chain(authority.server_path)
+    server.load_cert_chain(path)
     client = ssl.create_default_context(cafile=str(authority.certificate_path))
     client.verify_flags |= ssl.VERIFY_X509_STRICT
     to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
@@ -37,30 +37,29 @@ def shake_hands(authority: Authority, name: str) -> None:
 
 
 def test_the_brokers_are_known_by_their_names_and_by_no_other(tmp_path: Path) -> None:
-    authority = Authority(tmp_path / "security")
-    authority.keep_server_certificate(NAMES)
+    authority, path = Authority(tmp_path / "security"), tmp_path / "security" / "server.pem"
+    authority.keep_server_certificate(path, NAMES)
     for name in NAMES:
-        shake_hands(authority, name)
+        shake_hands(authority, path, name)
     with pytest.raises(ssl.SSLCertVerificationError, match="Hostname mismatch"):
-        shake_hands(authority, "elsewhere.example")
-    other = Authority(tmp_path / "other")
-    other.server_path.write_bytes(authority.server_path.read_bytes())
+        shake_hands(authority, path, "elsewhere.example")
     with pytest.raises(ssl.SSLCertVerificationError):
-        shake_hands(other, "localhost")
+        shake_hands(Authority(tmp_path / "other"), path, "localhost")
     modes = {path.name: oct(path.stat().st_mode & 0o777) for path in (tmp_path / "security").iterdir()}
     assert modes == {"ca.pem": oct(0o644), "ca.key": oct(0o600), "server.pem": oct(0o600)}
     assert (tmp_path / "security").stat().st_mode & 0o777 == 0o700
 
 
 def test_the_certificate_is_renewed_in_time_and_for_another_name_and_the_authority_stays(tmp_path: Path) -> None:
-    clock = Clock()
+    clock, path, second = Clock(), tmp_path / "server.pem", tmp_path / "registry.pem"
     authority = Authority(tmp_path, clock=clock)
 
     def kept(names: tuple[str, ...] = NAMES, *, restarted: bool = False) -> bytes:
         nonlocal authority
         authority = Authority(tmp_path, clock=clock) if restarted else authority
-        authority.keep_server_certificate(names)
-        return authority.server_path.read_bytes()
+        authority.keep_server_certificate(path, names)
+        authority.keep_server_certificate(second, NAMES)  # one server's is kept whatever another's is
+        return path.read_bytes()
 
     trusted, first = authority.certificate_path.read_bytes(), kept()
     assert (kept(restarted=True), kept(NAMES[:2], restarted=True)) == (first, first)
@@ -70,9 +69,10 @@ def test_the_certificate_is_renewed_in_time_and_for_another_name_and_the_authori
     renewed = kept()
     assert renewed != first
     assert kept((*NAMES, "10.0.0.7"), restarted=True) != renewed
-    authority.server_path.write_text("no certificate")
+    path.write_text("no certificate")
     kept(restarted=True)
-    shake_hands(authority, "localhost")
+    for server in (path, second):
+        shake_hands(authority, server, "localhost")
     assert authority.certificate_path.read_bytes() == trusted
 
 

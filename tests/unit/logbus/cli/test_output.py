@@ -172,6 +172,7 @@ WITHOUT_JSON = {
     "registry serve": "serves until it is ended, and prints its address",
     "roles": "prints statements for psql",
     "security keep": "runs until it is ended",
+    "stream run": "runs until it is ended",
 }
 
 

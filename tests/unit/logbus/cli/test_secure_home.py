@@ -46,7 +46,8 @@ def test_each_program_gets_a_folder_with_what_it_needs_and_what_is_renewed(tmp_p
     home.share(shared)
     alone, clustered = (shared / "broker" / f"{name}.properties" for name in ("broker", "cluster"))
     of_broker = [shared / "broker" / name for name in ("ca.pem", "server.pem", "users", "zookeeper")]
-    files = {alone, clustered, *of_broker, *(shared / user / "client.properties" for user in USERS)}
+    of_registry = [shared / "registry" / name for name in ("ca.pem", "registry.pem")]
+    files = {alone, clustered, *of_broker, *of_registry, *(shared / user / "client.properties" for user in USERS)}
     assert {path for path in shared.rglob("*") if path.is_file()} == files
     assert not [path for path in files if path.stat().st_mode & 0o077]
     settings = client_config.read_client_config(shared / AIRFLOW / "client.properties")
@@ -62,3 +63,15 @@ def test_each_program_gets_a_folder_with_what_it_needs_and_what_is_renewed(tmp_p
     changed = {path for path in files if path.stat().st_ino != before[path]}
     assert changed == {shared / AIRFLOW / "client.properties", shared / "broker" / "server.pem"}
     assert client_config.read_client_config(shared / AIRFLOW / "client.properties")["sasl.password"] == "another"
+
+
+def test_a_user_that_a_home_of_an_earlier_version_has_not_is_added_and_the_others_keep_their_passwords(tmp_path: Path) -> None:
+    home, path = SecureHome(tmp_path), tmp_path / "security" / "users"
+    home.prepare("broker:9092")
+    lines = path.read_text().splitlines()
+    path.write_text("".join(f"{line}\n" for line in lines if not line.startswith("registry=")))
+    home.client_file("registry").unlink()
+    home.prepare("broker:9092")
+    assert [line for line in path.read_text().splitlines() if line in lines] == lines[:-1]
+    assert [line.partition("=")[0] for line in path.read_text().splitlines()] == list(USERS)
+    assert home.client_config("registry")["sasl.username"] == "registry"

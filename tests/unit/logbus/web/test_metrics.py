@@ -9,12 +9,15 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+from logbus.expressions import count
 from logbus.kafka.groups import GroupMember, GroupReading
 from logbus.model import Grid, Pipeline
 from logbus.status.fleet import FUTURE_STAMPS, LagReading, PipelineReading
 from logbus.status.kafka_reading import KafkaReading, PartitionReading
 from logbus.status.lag import Lag
 from logbus.status.ledger_totals import LedgerReading, PipelineFacts, TableFacts
+from logbus.streams.definition import define_stream
+from logbus.streams.listing import StreamStatus
 from logbus.web import metrics
 from logbus.web.exporter import families
 from logbus.web.metrics import CATALOG, ExportedMetric
@@ -136,6 +139,32 @@ def test_a_table_of_others_has_hours_by_verdict() -> None:
     samples = kept(metrics.ledger_samples(LedgerReading(pipelines={}, tables=[facts])))
     assert (samples[metrics.TABLE_HOURS, "x", "t", "wrong"], samples[metrics.TABLE_MISSING, "x", "t"]) == (3, 4)
     assert samples[metrics.TABLE_FOREIGN_HOURS, "x", "t"] == 6
+
+
+def stream_status(**changes: Any) -> StreamStatus:
+    stream = define_stream("live", "p", keys=[], measures={"count": count()})
+    values: dict[str, Any] = {
+        **{"stream": stream, "topic": "t", "isolation_level": "read_committed", "at": NOW, "state": "running", "owner": 1},
+        **{"run_id": "run", "began_at": NOW, "heartbeat_at": NOW - timedelta(seconds=2), "ended_at": None, "error": None},
+        **{"positions": {0: 7}, "epochs": 5, "committed_at": NOW, "newest_timestamp": NOW - timedelta(minutes=1)},
+        **{"read_lately": 4, "proven": 2, "different": 0, "behind": 1},
+    }
+    return StreamStatus(**{**values, **changes})
+
+
+def test_a_streams_lag_needs_the_ends_of_its_pipelines_topic_and_the_rest_does_not() -> None:
+    labels = ("live", "p")
+    samples = kept(metrics.stream_samples([stream_status()], {"p": {0: 9}, "q": {0: 100}}))
+    assert (samples[metrics.STREAM_LAG_RECORDS, *labels], samples[metrics.STREAM_LAG, *labels]) == (2, 60)
+    assert (samples[metrics.STREAM_STATE, *labels, "running"], samples[metrics.STREAM_HEARTBEAT, *labels]) == (1, 2)
+    assert {state: samples[metrics.STREAM_HOURS, *labels, state] for state in ("proven", "different", "behind")} == {
+        "proven": 2,
+        "different": 0,
+        "behind": 1,
+    }
+    without_broker = kept(metrics.stream_samples([stream_status(state="stopped")], {}))
+    assert not {metrics.STREAM_LAG_RECORDS, metrics.STREAM_LAG, metrics.STREAM_HEARTBEAT} & {key[0] for key in without_broker}
+    assert without_broker[metrics.STREAM_EPOCHS, *labels] == 5
 
 
 def test_a_target_that_could_not_be_read_says_why() -> None:

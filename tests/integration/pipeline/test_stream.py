@@ -1,0 +1,90 @@
+"""A stream with the real broker, PostgreSQL and Spark's tasks: epoch by epoch beside freezing and loading, then proven."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from logbus.expressions import avg_of, count, max_of, sum_of
+from logbus.loads.engine import connect
+from logbus.streams import stream_ledger
+from logbus.streams.definition import define_stream
+from logbus.streams.proof import prove_due
+from logbus_spark.stream_driver import StreamDriver, StreamRun
+from pyspark.sql import SparkSession
+from sqlalchemy import Engine, text
+
+from tests.support.broker import AnyBroker
+from tests.support.in_process import driver
+from tests.support.ledgers import NOW, at
+from tests.support.real_pipeline import RealPipeline
+
+COLUMNS = {"word": "text", "n": "bigint", "seconds": "double precision", "time": "timestamptz"}
+
+
+@pytest.fixture
+def engine(warehouse_url: str) -> Iterator[Engine]:
+    engine = connect(warehouse_url)
+    yield engine
+    engine.dispose()
+
+
+@pytest.fixture
+def pipeline(broker: AnyBroker, engine: Engine) -> RealPipeline:
+    return RealPipeline(broker.bootstrap, engine, partitions=3, parse="json", settings={"columns": COLUMNS})
+
+
+def values(hour: float, count_: int, partition: int) -> list[tuple[float, bytes]]:
+    """Requests that arrive within an hour; one in fifty is a day late, and one in a hundred is no JSON."""
+    records = []
+    for number in range(count_):
+        arrived = hour + number / count_
+        happened = at(arrived) - timedelta(days=number % 50 == 7)
+        member = {"word": f"w{number % 7}", "n": number - 50, "seconds": number / 7, "time": happened.isoformat()}
+        records.append((arrived, b"oops" if number % 100 == 31 else json.dumps(member).encode()))
+    return records
+
+
+def once(pipeline: RealPipeline, run_id: str) -> StreamRun:
+    application = driver(pipeline.ledger, pipeline.log, pipeline.client_config)
+    return StreamDriver(application=application, name="words", run_id=run_id, say=lambda line: None).run(once=True)
+
+
+@pytest.mark.usefixtures("without_spark")  # of the loads
+def test_a_stream_beside_loads_is_exact_and_proven(pipeline: RealPipeline, spark_session: SparkSession) -> None:
+    measures = {"rows": count(), "total": sum_of("n"), "slow": avg_of("seconds"), "last": max_of("word")}
+    definition: dict[str, Any] = {"keys": ["word"], "measures": measures, "event_time": "time", "where": "n <> 3"}
+
+    def define(offsets_max: int) -> None:
+        stream = define_stream("words", pipeline.name, **definition, max_offsets_per_trigger=offsets_max)
+        stream_ledger.define(pipeline.engine, stream, NOW)
+
+    define(200_000)
+    for partition in range(2):  # the third one is idle
+        pipeline.send(values(10, 3_000, partition), partition)
+        pipeline.send(values(11, 350, partition), partition)
+    assert once(pipeline, "first").epochs == 1
+    pipeline.freeze(10, 11)
+    define(100)
+    for partition in range(2):
+        pipeline.send(values(12, 350, partition), partition)
+    assert once(pipeline, "second").epochs == 7
+    for loaded in (10, 11, 12):
+        pipeline.load(loaded)
+        assert pipeline.audit(loaded).ok
+    proof = prove_due(pipeline.engine, "words", NOW)
+    assert [(hour.hour, hour.verdict) for hour in proof.hours] == [(at(hour), "proven") for hour in (10, 11, 12)], proof.hours
+    with pipeline.engine.connect() as connection:
+        shown = connection.execute(text("select window_start, word, rows, total, slow, last from words order by 1, 2")).all()
+        truth = connection.execute(
+            text(
+                "select date_bin('1 minute', time, timestamptz 'epoch'), word, count(*), sum(n), "
+                "cast(sum(cast(seconds as numeric)) / count(seconds) as double precision), max(word) "
+                f"from {pipeline.name} where n <> 3 group by 1, 2 order by 1, 2"
+            )
+        ).all()
+    assert len(shown) > 1_000
+    assert shown == truth

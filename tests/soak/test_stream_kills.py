@@ -1,0 +1,219 @@
+"""A stream of two million records whose driver, JVM, Python workers, PostgreSQL and broker are killed at random moments: in the end
+its view shows what was sent, and its epochs tile the log. LOGBUS_SOAK_SEED chooses other moments."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+
+import psutil
+import pytest
+from logbus.expressions import count, sum_of
+from logbus.kafka.client import Client
+from logbus.kafka.topics import Topics
+from logbus.loads.embedded import EmbeddedPostgres
+from logbus.loads.engine import connect
+from logbus.loads.ledger import Ledger
+from logbus.model import Pipeline, milliseconds, utc_now
+from logbus.streams import stream_ledger
+from logbus.streams.definition import define_stream
+from logbus.waiting import PATIENCE_SECONDS, wait_until
+from logbus.windows.migrations import create_ledger
+from sqlalchemy import Engine, text
+from sqlalchemy.exc import SQLAlchemyError
+
+from tests.support.broker import LogbusBroker
+from tests.support.postgres import SURVIVES_A_KILL, crash
+from tests.support.topics import create_topic, send
+
+RECORDS, PARTITIONS, HOURS, HOSTS = 2_000_000, 4, 3, 200
+KILLS = 20
+EPOCH_OFFSETS = 20_000
+EPOCHS_BETWEEN_KILLS = 4
+START = datetime(2015, 5, 17, 10, tzinfo=UTC)
+HOUR_MS = 3_600_000
+
+RUN = """
+import json, os
+from logbus.streams.run import StreamSubmission
+client = {"bootstrap.servers": os.environ["BOOTSTRAP"], "log_level": 0}
+StreamSubmission(warehouse_url=os.environ["WAREHOUSE"], client_config=client, say=lambda line: print(line, flush=True)).run("hosts")
+"""
+
+
+@dataclass
+class Requests:
+    """What is sent; one in a hundred arrives up to three hours late, one in five hundred is no JSON."""
+
+    seed: int
+    truth: dict[tuple[int, str], list[int]] = field(default_factory=dict)  # by minute and host: requests, and their bytes
+
+    def records(self) -> Iterator[dict[str, object]]:
+        chance = random.Random(self.seed)
+        for number in range(RECORDS):
+            arrived = milliseconds(START) + number * HOURS * HOUR_MS // RECORDS
+            happened = arrived - (chance.randrange(3 * HOUR_MS) if number % 100 == 0 else 0)
+            host, size = f"web-{chance.randrange(HOSTS)}", chance.randrange(60_000)
+            value = f'{{"at": {happened}, "host": "{host}", "bytes": {size}}}' if number % 500 else "?"
+            if number % 500:
+                figures = self.truth.setdefault((happened // 60_000, host), [0, 0])
+                figures[0] += 1
+                figures[1] += size
+            yield {"value": value.encode(), "timestamp": arrived, "partition": number % PARTITIONS}
+
+
+@dataclass
+class Stream:
+    """The stream, its servers, and the process that runs it: `logbus stream run` under a supervisor that starts it again."""
+
+    broker: LogbusBroker
+    postgres: EmbeddedPostgres
+    url: str
+    engine: Engine
+    log: Path
+    process: subprocess.Popen[bytes] | None = None
+    starts: int = 0
+
+    def supervise(self) -> None:
+        if self.process is None or self.process.poll() is not None:
+            self.starts += 1
+            environment = {**os.environ, "BOOTSTRAP": self.broker.bootstrap, "WAREHOUSE": self.url}
+            with self.log.open("ab") as output:
+                command = [sys.executable, "-c", RUN]
+                self.process = subprocess.Popen(command, env=environment, stdout=output, stderr=subprocess.STDOUT)
+
+    def progress(self) -> int:
+        """The number of the last epoch; the stream is started again if it has ended."""
+        self.supervise()
+        try:
+            with self.engine.connect() as connection:
+                return stream_ledger.last_epoch(connection, "hosts")
+        except SQLAlchemyError:
+            return -1
+
+    def processes(self, is_one: Callable[[list[str]], bool]) -> list[psutil.Process]:
+        """Of those that the run has started, with a command line like this."""
+        matching = []
+        with suppress(psutil.Error):
+            for process in psutil.Process(self.process.pid).children(recursive=True) if self.process else []:
+                with suppress(psutil.Error):
+                    matching += [process] if is_one(process.cmdline()) else []
+        return matching
+
+    def kill(self, what: str, chance: random.Random) -> None:
+        match what:
+            case "postgres":
+                crash(self.postgres)
+            case "broker":
+                self.broker.kill9()
+                self.broker.start()
+            case _:
+                self.kill_process(what, chance)
+
+    def kill_process(self, what: str, chance: random.Random) -> None:
+        is_one = {
+            "driver": lambda words: any(word.endswith("stream.py") for word in words) and "java" not in words[0],
+            "jvm": lambda words: bool(words) and words[0].endswith("java"),
+            "worker": lambda words: any("worker_daemon" in word for word in words),
+        }[what]
+        matching = wait_until(lambda: self.supervise() or self.processes(is_one), what=f"a {what} to kill")
+        with suppress(psutil.NoSuchProcess):
+            chance.choice(matching).kill()
+
+    def end(self) -> None:
+        if self.process is not None and self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+            assert self.process.wait(PATIENCE_SECONDS) == 0, self.log.read_text()[-3000:]
+
+
+@contextmanager
+def running(directory: Path) -> Iterator[Stream]:
+    with LogbusBroker(directory / "broker") as broker, EmbeddedPostgres(directory / "pg", settings=SURVIVES_A_KILL) as server:
+        url = server.create_database("stream")
+        engine = connect(url)
+        create_ledger(engine)
+        stream = Stream(broker, server, url, engine, directory / "run.out")
+        try:
+            yield stream
+        finally:
+            if stream.process is not None:
+                for process in [*stream.processes(lambda words: True), stream.process]:
+                    with suppress(psutil.NoSuchProcess):
+                        process.kill()
+            engine.dispose()
+
+
+@pytest.fixture
+def stream() -> Iterator[Stream]:
+    with (
+        tempfile.TemporaryDirectory(prefix="logbus-test-", ignore_cleanup_errors=True) as directory,
+        running(Path(directory)) as it,
+    ):
+        yield it
+
+
+def test_a_stream_is_exact_whatever_is_killed(stream: Stream) -> None:
+    seed = int(os.environ.get("LOGBUS_SOAK_SEED", "2011"))
+    requests, chance, killed = Requests(seed), random.Random(seed), Counter[str]()
+    create_topic(stream.broker.bootstrap, "hosts", partitions=PARTITIONS, config={"retention.ms": "-1"})
+    send(stream.broker.bootstrap, "hosts", requests.records(), {"queue.buffering.max.messages": RECORDS + 1})
+    columns = {"at": "timestamptz", "host": "text", "bytes": "bigint"}
+    pipeline = Pipeline(name="hosts", topic="hosts", table="rows", parse="json", settings={"columns": columns})
+    log = Topics(Client({"bootstrap.servers": stream.broker.bootstrap}))
+    Ledger(stream.engine).register(pipeline, log, utc_now())
+    measures = {"requests": count(), "bytes": sum_of("bytes")}
+    definition = define_stream(
+        "hosts",
+        pipeline,
+        keys=["host"],
+        measures=measures,
+        event_time="at",
+        trigger="100ms",
+        max_offsets_per_trigger=EPOCH_OFFSETS,
+    )
+    stream_ledger.define(stream.engine, definition, utc_now())
+    reached = 0
+    for _ in range(KILLS):
+        reached += chance.randint(0, EPOCHS_BETWEEN_KILLS)
+        wait_until(lambda: stream.progress() >= reached, what=f"epoch {reached}")  # noqa: B023
+        what = chance.choice(["driver", "jvm", "worker", "postgres", "broker"])
+        killed[what] += 1
+        stream.kill(what, chance)
+    wait_until(lambda: stream.progress() > 0 and is_read(stream), what="the end of the topic")
+    stream.end()
+    refuse_wrong(stream, requests)
+    assert sum(killed.values()) == KILLS
+    print(f"{dict(killed)}, {stream.starts} starts, {stream.progress()} epochs")
+
+
+def is_read(stream: Stream) -> bool:
+    with suppress(SQLAlchemyError):
+        return sum(stream_ledger.positions(stream.engine, "hosts").values()) == RECORDS
+    return False
+
+
+def refuse_wrong(stream: Stream, requests: Requests) -> None:
+    with stream.engine.connect() as connection:
+        shown = connection.execute(text("select extract(epoch from window_start) / 60, host, requests, bytes from hosts")).all()
+        parts = connection.execute(
+            text("select partition, start_offset, end_offset, read_count, hour from logbus.epoch_part order by 1, 2")
+        ).all()
+    assert {(int(minute), host): [count, int(size)] for minute, host, count, size in shown} == requests.truth
+    ends = dict.fromkeys(range(PARTITIONS), 0)
+    by_hour = Counter[datetime]()
+    for partition, start, end, read, hour in parts:
+        assert (start, read) == (ends[partition], end - start)
+        ends[partition] = end
+        by_hour[hour] += read
+    assert set(ends.values()) == {RECORDS // PARTITIONS}
+    assert len(by_hour) == HOURS
