@@ -7,8 +7,9 @@ import os
 import subprocess
 import sys
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import psycopg
 from logbus import expressions
@@ -23,7 +24,6 @@ from benchmarks.peers.maven import Jars
 from benchmarks.stream_data import COLUMNS
 from benchmarks.structured_stream import create_tables
 
-TRIGGER_SECONDS = 2.0
 OFFSETS_MAX = 200_000  # in an epoch, or a micro-batch
 CONNECTOR = Jars(
     name="spark-kafka-4.1.3",
@@ -40,7 +40,7 @@ CONNECTOR = Jars(
 class StreamSide(Protocol):
     """What aggregates a topic into a table of minutes and hosts."""
 
-    table: str
+    table: ClassVar[str]
 
     def define(self, here: Place, topic: str) -> None:
         """Before anything is read."""
@@ -52,8 +52,10 @@ class StreamSide(Protocol):
         """Reads on until it is stopped."""
 
 
+@dataclass(frozen=True, slots=True)
 class OurStream:
-    table = "traffic"
+    trigger_seconds: float
+    table: ClassVar[str] = "traffic"
 
     def define(self, here: Place, topic: str) -> None:
         pipeline = Pipeline(name=topic, topic=topic, table=f"{topic}_rows", parse="json", settings={"columns": COLUMNS})
@@ -65,7 +67,7 @@ class OurStream:
             measures={"requests": expressions.count(), "bytes": expressions.sum_of("bytes")},
             event_time="at",
             window="1m",
-            trigger=f"{TRIGGER_SECONDS:g}s",
+            trigger=f"{self.trigger_seconds:g}s",
             max_offsets_per_trigger=OFFSETS_MAX,
         )
         stream_ledger.define(here.ledger.engine, stream, utc_now())
@@ -81,8 +83,10 @@ class OurStream:
         )
 
 
+@dataclass(frozen=True, slots=True)
 class StructuredStream:
-    table = "peer_traffic"
+    trigger_seconds: float
+    table: ClassVar[str] = "peer_traffic"
 
     def define(self, here: Place, topic: str) -> None:
         CONNECTOR.folder()  # fetched before anything is timed
@@ -93,7 +97,7 @@ class StructuredStream:
         return submit(here, "structured", [self._ask(here, topic, None)], self._conf())
 
     def run(self, here: Place, topic: str) -> subprocess.Popen[bytes]:
-        process, _ = start(here, "structured", [self._ask(here, topic, TRIGGER_SECONDS)], self._conf())
+        process, _ = start(here, "structured", [self._ask(here, topic, self.trigger_seconds)], self._conf())
         return process
 
     def _conf(self) -> dict[str, str]:

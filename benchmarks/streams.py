@@ -2,9 +2,9 @@
 records into the same PostgreSQL, with as much memory, in the same run.
 
 A backlog: a million requests of three hours in four partitions, in turns, each in a session that is started before the clock;
-all tables must hold the same in the end. Then a steady load on each side: how old is the oldest record that nobody can read
-yet, asked four times a second; how much memory its processes hold in the first and in the last quarter of that time; and, after
-it, how long 4,000 records take that come at once.
+all tables must hold the same in the end. Then a steady load on each side: how old is the oldest record that nobody can read yet,
+asked four times a second, and how much memory its processes hold in the first and in the last quarter of that time. At last
+4,000 records that come at once, to a stream that has nothing else to do and looks every tenth of a second.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ from __future__ import annotations
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from itertools import count as numbers
 from pathlib import Path
@@ -37,14 +38,13 @@ from benchmarks.loads import Scale
 from benchmarks.peers.logbus import LogbusBroker
 from benchmarks.sides import OURS
 from benchmarks.stream_data import SteadyProducer, requests
-from benchmarks.stream_sides import TRIGGER_SECONDS, OurStream, StreamSide, StructuredStream
+from benchmarks.stream_sides import OurStream, StreamSide, StructuredStream
 from benchmarks.turns import compare, in_turns
 
 PEER = "plain Structured Streaming"
 RECORDS, PARTITIONS, HOURS = 1_000_000, 4, 3
-RATE = 10_000
-BURST, BURSTS = 4_000, 10
-BETWEEN_BURSTS_SECONDS = 2 * TRIGGER_SECONDS  # no burst waits for the trigger of the one before
+RATE, TRIGGER_SECONDS = 10_000, 2.0
+BURST, BURSTS, BURST_TRIGGER_SECONDS, BETWEEN_BURSTS_SECONDS = 4_000, 10, 0.1, 2.0
 WARM_UP_SECONDS = 30.0
 SAMPLE_SECONDS, SEND_SECONDS = 0.25, 0.02
 MIB = 1 << 20
@@ -52,11 +52,11 @@ MIB = 1 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Steady:
-    """What a steady load shows: ages in seconds, memory in MiB, the seconds until each burst could be read."""
+    """What a steady load shows: ages in seconds, memory in MiB, how many cores were at work."""
 
     ages: Sequence[float]
     memory: Sequence[float]
-    bursts: Sequence[float]
+    cores: float
 
     @property
     def age_p99(self) -> float:
@@ -71,50 +71,44 @@ class Steady:
         return max(self.memory[-len(self.memory) // 4 :])
 
     def __str__(self) -> str:
-        return (
-            f"age {median(self.ages):.2f} s, p99 {self.age_p99:.2f} s; {self.memory_at_first:.0f} MiB, then "
-            f"{self.memory_at_last:.0f} MiB; a burst {median(self.bursts):.2f} s"
-        )
+        ages = f"age {median(self.ages):.2f} s, p99 {self.age_p99:.2f} s"
+        return f"{ages}; {self.memory_at_first:.0f} MiB, then {self.memory_at_last:.0f} MiB; {self.cores:.2f} cores"
 
 
 @dataclass(slots=True, kw_only=True)
-class SteadyLoad:
-    """Sends records, and looks at the table that a process makes of them."""
+class RunningStream:
+    """A process that reads a topic, to which records are sent, and the table that it makes of them."""
 
     producer: SteadyProducer
     process: subprocess.Popen[bytes]
     connection: psycopg.Connection[Any]
     table: str
-    ages: list[float] = field(default_factory=list)
-    memory: list[float] = field(default_factory=list)
 
     def visible(self) -> int:
         if self.process.poll() is not None:
             raise RuntimeError(f"{self.table}: the stream ended with {self.process.returncode}")
         return visible(self.connection, self.table)
 
-    def last(self, seconds: float) -> None:
-        """The load for so long, and what it shows."""
-        self.ages, self.memory = [], []
+    def steady(self, seconds: float) -> Steady:
+        """What the steady load shows in so long."""
+        ages, memory, cpu_before = [], [], processes.cpu_seconds(self.process.pid)
         end, sample = time.monotonic() + seconds, 0.0
         while (now := time.monotonic()) < end:
             self.producer.send_due()
             if now >= sample:
                 sample = now + SAMPLE_SECONDS
-                self.ages.append(self.producer.age(self.visible()))
-                self.memory.append(processes.rss_bytes(self.process.pid) / MIB)
+                ages.append(self.producer.age(self.visible()))
+                memory.append(processes.rss_bytes(self.process.pid) / MIB)
             time.sleep(SEND_SECONDS)
-
-    def wait_visible(self) -> None:
-        self.producer.flush()
-        wait_until(lambda: self.visible() >= self.producer.count, what=f"all records in {self.table}", poll_seconds=SEND_SECONDS)
+        cores = (processes.cpu_seconds(self.process.pid) - cpu_before) / seconds
+        return Steady(ages=ages, memory=memory, cores=cores)
 
     def burst(self) -> float:
-        time.sleep(BETWEEN_BURSTS_SECONDS)
+        """The seconds until records that are sent at once can be read."""
         self.producer.send(BURST)
         self.producer.flush()
         began = time.monotonic()
-        self.wait_visible()
+        wait_until(lambda: self.visible() >= self.producer.count, what=f"all records in {self.table}", poll_seconds=SEND_SECONDS)
         return time.monotonic() - began
 
 
@@ -129,11 +123,15 @@ def run(console: Console, scale: Scale) -> Sequence[Figure]:
                 warehouse = server.create_database(f"place_{next(serial)}")
                 return Place(directory=directory, client=client, warehouse=warehouse, log=log)
 
-            return [*backlog(place, console, scale), *steady(place, console, scale)]
+            return [*backlog(place, console, scale), *steady(place, console, scale), bursts(place, console, scale)]
+
+
+def entrants(once: Callable[[StreamSide, int], Any], trigger_seconds: float) -> dict[str, Callable[[int], Any]]:
+    return {OURS: partial(once, OurStream(trigger_seconds)), PEER: partial(once, StructuredStream(trigger_seconds))}
 
 
 def backlog(place: Callable[[], Place], console: Console, scale: Scale) -> list[Figure]:
-    topic, count, rows = "backlog", scale.records(RECORDS), set[Any]()
+    topic, count, digests = "backlog", scale.records(RECORDS), set[str]()
     produce_events(place().client, topic, requests(count, HOURS), PARTITIONS)
 
     def once(side: StreamSide, number: int) -> Timed:
@@ -141,31 +139,32 @@ def backlog(place: Callable[[], Place], console: Console, scale: Scale) -> list[
         side.define(here, topic)
         timed = side.once(here, topic)
         with connected(here) as connection:
-            rows.add(contents(connection, side.table))
-            if visible(connection, side.table) != count or len(rows) != 1:
+            digests.add(digest(connection, side.table))
+            if visible(connection, side.table) != count or len(digests) != 1:
                 raise RuntimeError(f"{side.table} does not hold what {count} records add up to")
         return timed
 
-    measured = in_turns("backlog", entrants(once), rounds=scale.rounds, console=console, prepare=scale.settle)
+    measured = in_turns("backlog", entrants(once, TRIGGER_SECONDS), rounds=scale.rounds, console=console, prepare=scale.settle)
     name, pair = f"a backlog of {count // 1000} k records", (measured[OURS], measured[PEER])
     return [
         compare(name, "records/s", lambda one: count / one.seconds, pair, against=PEER, target=Target(ratio_min=0.9)),
-        compare(
-            f"{name}: CPU of driver, JVM and workers", "s/million", lambda one: one.cpu_seconds * 1e6 / count, pair, against=PEER
-        ),
+        compare(f"{name}: CPU of its processes", "s/million", lambda one: one.cpu_seconds * 1e6 / count, pair, against=PEER),
     ]
 
 
 def steady(place: Callable[[], Place], console: Console, scale: Scale) -> list[Figure]:
     def once(side: StreamSide, number: int) -> Steady:
-        return steady_load(place(), side, f"steady-{side.table}", scale.steady_seconds)
+        with running(place(), side, f"steady-{side.table}") as stream:
+            stream.steady(WARM_UP_SECONDS)
+            return stream.steady(scale.steady_seconds)
 
-    measured = in_turns("steady load", entrants(once), rounds=1, console=console, prepare=scale.settle)
+    measured = in_turns("steady load", entrants(once, TRIGGER_SECONDS), rounds=1, console=console, prepare=scale.settle)
     pair, ours = (measured[OURS], measured[PEER]), measured[OURS].rounds
-    rate = f"{RATE:,} records a second, a trigger of {TRIGGER_SECONDS:g} s"
+    rate = f"{RATE:,} records a second, every {TRIGGER_SECONDS:g} s"
     return [
         compare(f"{rate}: age, p99", "s", lambda one: one.age_p99, pair, against=PEER, target=Target(ours_max=5)),
         compare(f"{rate}: age, median", "s", lambda one: median(one.ages), pair, against=PEER),
+        compare(f"{rate}: CPU of its processes", "cores", lambda one: one.cores, pair, against=PEER),
         compare(f"{rate}: memory", "MiB", lambda one: one.memory_at_last, pair, against=PEER),
         figure(
             f"{rate}: memory, after {scale.steady_seconds:,.0f} s",
@@ -173,36 +172,39 @@ def steady(place: Callable[[], Place], console: Console, scale: Scale) -> list[F
             ours=[one.memory_at_last for one in ours],
             peer=[one.memory_at_first for one in ours],
             target=Target(ratio_max=1.1),
-            against="its first quarter",
-        ),
-        figure(
-            f"{BURST:,} records at once: until they can be read",
-            "s",
-            ours=[seconds for one in ours for seconds in one.bursts],
-            target=Target(ours_max=1.5),
+            against="logbus, its first quarter",
         ),
     ]
 
 
-def entrants(once: Callable[[StreamSide, int], Any]) -> dict[str, Callable[[int], Any]]:
-    return {OURS: partial(once, OurStream()), PEER: partial(once, StructuredStream())}
+def bursts(place: Callable[[], Place], console: Console, scale: Scale) -> Figure:
+    def once(side: StreamSide, number: int) -> float:
+        with running(place(), side, f"bursts-{side.table}") as stream:
+            seconds = []
+            for _ in range(BURSTS + 1):
+                time.sleep(BETWEEN_BURSTS_SECONDS)
+                seconds.append(stream.burst())
+            return median(seconds[1:])  # the first one warms it
+
+    measured = in_turns("bursts", entrants(once, BURST_TRIGGER_SECONDS), rounds=1, console=console, prepare=scale.settle)
+    pair = measured[OURS], measured[PEER]
+    return compare(
+        f"{BURST:,} records at once, until they can be read", "s", float, pair, against=PEER, target=Target(ours_max=1.5)
+    )
 
 
-def steady_load(here: Place, side: StreamSide, topic: str, seconds: float) -> Steady:
+@contextmanager
+def running(here: Place, side: StreamSide, topic: str) -> Iterator[RunningStream]:
+    """From when it has read its first records on."""
     client = AdminClient(dict(here.client))  # kept in a variable: a client that is garbage-collected drops its requests
     client.create_topics([NewTopic(topic, PARTITIONS)])[topic].result(PATIENCE_SECONDS)
     side.define(here, topic)
-    producer = SteadyProducer(here.client, topic, RATE)
-    process = side.run(here, topic)
+    producer, process = SteadyProducer(here.client, topic, RATE), side.run(here, topic)
     try:
         with connected(here) as connection:
-            load = SteadyLoad(producer=producer, process=process, connection=connection, table=side.table)
-            producer.send(BURST)
-            load.wait_visible()
-            load.last(WARM_UP_SECONDS)
-            load.last(seconds)
-            load.wait_visible()
-            return Steady(ages=load.ages, memory=load.memory, bursts=[load.burst() for _ in range(BURSTS)])
+            stream = RunningStream(producer=producer, process=process, connection=connection, table=side.table)
+            stream.burst()
+            yield stream
     finally:
         processes.stop(process)
 
@@ -217,10 +219,9 @@ def visible(connection: psycopg.Connection[Any], table: str) -> int:
     return int(count)
 
 
-def contents(connection: psycopg.Connection[Any], table: str) -> str:
+def digest(connection: psycopg.Connection[Any], table: str) -> str:
     """The same text for the same rows."""
     row = "(window_start at time zone 'UTC', host, requests, bytes::bigint)"
-    (digest,) = connection.execute(
-        f"select md5(string_agg({row}::text, ',' order by window_start, host)) from {table}"
-    ).fetchone() or ("",)
-    return str(digest)
+    query = f"select md5(string_agg({row}::text, ',' order by window_start, host)) from {table}"
+    (text,) = connection.execute(query).fetchone() or ("",)
+    return str(text)

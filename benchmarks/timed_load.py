@@ -5,7 +5,8 @@
     spark-submit timed_load.py stream --stream NAME --once            our stream, as it is
     spark-submit timed_load.py structured '{"topic": ...}'            the same in plain Structured Streaming
 
-Prints one line `LOGBUS_BENCH {"seconds": ..., "commit_seconds": [...], "cpu_seconds": ...}`. The session's start, the same for all, is not counted.
+Prints one line `LOGBUS_BENCH {"seconds": ..., "commit_seconds": [...], "cpu_seconds": ...}`. The session's start, the same for
+all, is not counted.
 """
 
 from __future__ import annotations
