@@ -8,7 +8,7 @@ the others continue.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
@@ -126,8 +126,11 @@ class Application:
         if defined.parse in FORMATS:
             windows = self.ledger.windows_at(defined.name, [attempt.interval.start for attempt in attempts])
             book = frozen_schemas.book_of(self.ledger.engine, defined.name, [window.id for window in windows])
-            return self.meet(defined, book, records.sampled_prefixes(self.client.config, defined, windows))
-        pipeline = self.infer(defined, attempts) if defined.options.infer else defined
+            return self.meet(defined, book, records.sampled_prefixes(self.client.config, defined, records.ranges_of(windows)))
+        if not defined.options.infer:
+            return self.with_target(defined)
+        windows = self.ledger.windows_at(defined.name, [attempt.interval.start for attempt in attempts])
+        pipeline = self.infer(defined, records.ranges_of(windows))
         return self.with_target(pipeline)
 
     def with_target(self, pipeline: model.Pipeline, book: SchemaBook | None = None) -> Preparation:
@@ -146,13 +149,12 @@ class Application:
         columns = schema_format.schema_columns(Decoders(format=FORMATS[defined.parse], book=book), pipeline.options.columns)
         return self.with_target(self.ledger.add_inferred(pipeline, columns, self.now()), book)
 
-    def infer(self, defined: model.Pipeline, attempts: Sequence[model.Attempt]) -> model.Pipeline:
-        """The pipeline with the columns that records have shown, those of the attempts included. If they cannot be read now, the
+    def infer(self, defined: model.Pipeline, ranges: Iterable[model.OffsetRange]) -> model.Pipeline:
+        """The pipeline with the columns that records have shown, some of these ranges included. If they cannot be read now, the
         load will report it."""
         pipeline = self.ledger.with_inferred(defined)
-        windows = self.ledger.windows_at(pipeline.name, [attempt.interval.start for attempt in attempts])
         try:
-            columns = json_format.inferred_columns(records.sampled_values(self.client.config, pipeline, windows))
+            columns = json_format.inferred_columns(records.sampled_values(self.client.config, pipeline, ranges))
         except errors.LogbusError:
             return pipeline
         return self.ledger.add_inferred(pipeline, columns, self.now())
@@ -324,7 +326,7 @@ def run_job(
     # Created only if there is something to read: an hour without records needs no session, and its commit is the same.
     spark = SparkSession.builder.getOrCreate()
     cores = min(session.parallelism(spark), limits.warehouse_connections)
-    record_bytes = records.mean_bytes(client_config, pipeline.isolation_level, windows)
+    record_bytes = records.mean_bytes(client_config, pipeline.isolation_level, records.ranges_of(windows))
     plans = pack(windows, TASKS_PER_CORE * cores, record_bytes, limits.max_task_bytes)
     work = load_plans(pipeline, job, client_config)
     return session.run_plans(spark, plans, work, at_once=limits.warehouse_connections)

@@ -39,7 +39,7 @@ def read_records(spark: SparkSession, windows: HandedWindows, environ: Mapping[s
     windows.refuse_another_log(topics.Topics(client.Client(client_config)))
     if not any(window.record_count for window in windows.windows):
         return spark.createDataFrame([], SCHEMA)
-    record_bytes = records.mean_bytes(client_config, windows.isolation_level, windows.windows)
+    record_bytes = records.mean_bytes(client_config, windows.isolation_level, records.ranges_of(windows.windows))
     plans = pack(windows.windows, TASKS_PER_CORE * session.parallelism(spark), record_bytes, spark_submit.MAX_TASK_BYTES)
     spark.dataSource.register(windows_source(plans, client_config, windows))
     return spark.read.format(SOURCE_NAME).load()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from operator import itemgetter
@@ -113,43 +113,47 @@ def read_plan(plan: TaskPlan, client_config: Mapping[str, Any], topic: str, isol
                 yield from of_messages(messages, offsets, run)
 
 
+def ranges_of(windows: Iterable[model.FrozenWindow]) -> list[model.OffsetRange]:
+    return [part for window in windows for part in window.ranges]
+
+
 def sampled_values(
-    client_config: Mapping[str, Any], pipeline: model.Pipeline, windows: Sequence[model.FrozenWindow]
+    client_config: Mapping[str, Any], pipeline: model.Pipeline, ranges: Iterable[model.OffsetRange]
 ) -> list[bytes | None]:
-    """The first values of some of the windows' ranges, spread over all of them."""
-    return [message.value() for message in _sampled(client_config, pipeline.isolation_level, windows, SAMPLED_RECORDS_MAX)]
+    """The first values of some of the ranges, spread over all of them."""
+    return [message.value() for message in _sampled(client_config, pipeline.isolation_level, ranges, SAMPLED_RECORDS_MAX)]
 
 
 def sampled_prefixes(
-    client_config: Mapping[str, Any], pipeline: model.Pipeline, windows: Sequence[model.FrozenWindow]
+    client_config: Mapping[str, Any], pipeline: model.Pipeline, ranges: Iterable[model.OffsetRange]
 ) -> set[bytes]:
     """The names of schemas that these values begin with."""
-    messages = list(_sampled(client_config, pipeline.isolation_level, windows, SAMPLED_RECORDS_MAX))
+    messages = list(_sampled(client_config, pipeline.isolation_level, ranges, SAMPLED_RECORDS_MAX))
     headers = [pairs or () for pairs in fingerprint.headers_of_all(messages)]
     values = wire_format.with_prefixes([message.value() for message in messages], headers)
     decoders = Decoders(format=FORMATS[pipeline.parse], book=SchemaBook())
     return set(filter(None, decoders.prefixes(values)))
 
 
-def mean_bytes(client_config: Mapping[str, Any], isolation_level: str, windows: Sequence[model.FrozenWindow]) -> dict[int, float]:
+def mean_bytes(client_config: Mapping[str, Any], isolation_level: str, ranges: Sequence[model.OffsetRange]) -> dict[int, float]:
     """The mean size of keys and values by partition, from a few records of some ranges; that of all where none was read. Nothing
     if they cannot be read now: the load will report it."""
     sizes: dict[int, list[int]] = {}
     try:
-        for message in _sampled(client_config, isolation_level, windows, SIZED_RECORDS_MAX):
+        for message in _sampled(client_config, isolation_level, ranges, SIZED_RECORDS_MAX):
             sizes.setdefault(message.partition(), []).append(len(message) + len(message.key() or b""))
     except errors.LogbusError:
         return {}
     everything = [size for of_partition in sizes.values() for size in of_partition]
-    partitions = {part.partition for window in windows for part in window.ranges}
+    partitions = {part.partition for part in ranges}
     return {partition: fmean(sizes.get(partition, everything)) for partition in partitions} if everything else {}
 
 
 def _sampled(
-    client_config: Mapping[str, Any], isolation_level: str, windows: Sequence[model.FrozenWindow], records_max: int
+    client_config: Mapping[str, Any], isolation_level: str, ranges: Iterable[model.OffsetRange], records_max: int
 ) -> Iterator[Message]:
-    ranges = [part for window in windows for part in window.ranges if part.count]
-    chosen = ranges[:: max(1, -(-len(ranges) // SAMPLED_RANGES_MAX))]
+    with_records = [part for part in ranges if part.count]
+    chosen = with_records[:: max(1, -(-len(with_records) // SAMPLED_RANGES_MAX))]
     with exact_consumer(client_config, isolation_level, SAMPLING_CONFIG) as consumer:
         for part in chosen:
             count = records_max // len(chosen)

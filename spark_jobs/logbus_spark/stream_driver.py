@@ -26,13 +26,13 @@ from logbus.kafka import client_config
 from logbus.kafka.topics import OffsetLog
 from logbus.loads import attempts as attempts_of
 from logbus.loads import frozen_schemas
-from logbus.parsing import Parser, batches, parser_for
+from logbus.parsing import batches, parser_for
 from logbus.schemas.decoders import FORMATS
 from logbus.streams import epoch_commit, stream_ledger
 from logbus.streams.arrow_aggregation import Aggregator
 from logbus.streams.definition import Stream
 from logbus.streams.epoch_plan import EpochPlanner, PlannedPart, reached_in
-from logbus.streams.epochs import EpochPart, Repair
+from logbus.streams.epochs import EpochPart, FrozenHour, Repair
 from logbus.windows import boundaries
 from logbus.windows.log_changes import refuse_if_recreated
 from pyspark.sql import SparkSession
@@ -46,6 +46,7 @@ from logbus_spark.stream_task import EpochJob, EpochTaskResult, PartTally, epoch
 
 # One after another, without an epoch that succeeds: as often as Spark tries a task on a cluster (spark.task.maxFailures).
 FAILED_JOBS_MAX = 4
+PLANS_IN_VAIN_MAX = 5  # a window may be frozen while an epoch is computed, but not each time
 AWAY_POLL_SECONDS = 1.0
 
 RunTasks = Callable[[EpochJob, Sequence[PlanSlice], Mapping[str, Any]], list[EpochTaskResult]]
@@ -74,11 +75,17 @@ class StreamRun:
     read: int = 0
 
 
-def run_tasks(job: EpochJob, slices: Sequence[PlanSlice], config: Mapping[str, Any]) -> list[EpochTaskResult]:
-    """One Spark job; what the task attempts that won have returned."""
-    spark = SparkSession.builder.getOrCreate()
-    plans = pack_slices(slices, TASKS_PER_CORE * session.parallelism(spark))
-    return session.run_plans(spark, plans, epoch_plans(job, config), at_once=len(plans))
+@dataclass(slots=True)
+class SparkTasks:
+    """Runs an epoch's tasks in a Spark session, which is started by the first that has any."""
+
+    task_count: int = 0  # asked for once: it takes a round trip
+
+    def __call__(self, job: EpochJob, slices: Sequence[PlanSlice], config: Mapping[str, Any]) -> list[EpochTaskResult]:
+        spark = SparkSession.builder.getOrCreate()
+        self.task_count = self.task_count or TASKS_PER_CORE * session.parallelism(spark)
+        plans = pack_slices(slices, self.task_count)
+        return session.run_plans(spark, plans, epoch_plans(job, config), at_once=len(plans))
 
 
 @dataclass(kw_only=True)
@@ -91,18 +98,21 @@ class StreamDriver:
     run_id: str
     say: waiting.Say
     stop: threading.Event = field(default_factory=threading.Event)
-    run_tasks: RunTasks = run_tasks
+    run_tasks: RunTasks = field(default_factory=SparkTasks)
     away_poll_seconds: float = AWAY_POLL_SECONDS
     beat_seconds: float = attempts_of.HEARTBEAT_SECONDS
     done: StreamRun = field(default_factory=StreamRun, init=False)
     failed_jobs: int = field(default=0, init=False)
+    plans_in_vain: int = field(default=0, init=False)
     waits_because: str = field(default="", init=False)
     goal: dict[int, int] | None = field(default=None, init=False)  # where the log ends, with `once` where it ended at the start
     checked: set[model.Interval] = field(default_factory=set, init=False)  # windows that all parts are known to keep to
     hours: dict[int, tuple[int, datetime]] = field(default_factory=dict, init=False)  # by partition where our last part ended
     superseded: errors.AttemptSuperseded | None = field(default=None, init=False)
     ownership: stream_ledger.Ownership = field(init=False)
+    pipeline: model.Pipeline = field(init=False)
     prepared: Preparation = field(init=False)
+    aggregator: Aggregator = field(init=False)
 
     @property
     def engine(self) -> Engine:
@@ -127,11 +137,7 @@ class StreamDriver:
         with self.engine.connect() as connection:
             return str(stream_ledger.row_of(connection, self.name)["topic_id"])
 
-    @cached_property
-    def pipeline(self) -> model.Pipeline:
-        return self.application.ledger.pipeline(self.stream.pipeline)
-
-    @cached_property
+    @property
     def planner(self) -> EpochPlanner:
         offsets_max = self.stream.max_offsets_per_trigger
         return EpochPlanner(pipeline=self.pipeline, log=self.log, now=self.now, offsets_max=offsets_max)
@@ -139,7 +145,7 @@ class StreamDriver:
     def run(self, *, once: bool = False) -> StreamRun:
         """Until it is stopped; with `once` until everything is committed that the log had at the start. From here on no driver
         that began before can commit."""
-        self.prepared = self.prepare()
+        self.prepare()
         self.ownership = stream_ledger.begin(self.engine, self.name, self.run_id, self.now())
         try:
             with attempts_of.heartbeats(self.beat, self.beat_seconds):
@@ -163,12 +169,27 @@ class StreamDriver:
             self.superseded = error
             self.stop.set()
 
-    def prepare(self) -> Preparation:
-        """As a load's, with the columns that records have shown so far."""
+    def prepare(self) -> None:
+        """As a load that begins now: the pipeline as it is registered, with the columns that records have shown so far."""
+        self.pipeline = self.application.ledger.pipeline(self.stream.pipeline)
         if self.pipeline.parse in FORMATS:
             book = frozen_schemas.book_of(self.engine, self.pipeline.name)
-            return self.application.meet(self.pipeline, book, ())
-        return self.application.with_target(self.application.ledger.with_inferred(self.pipeline))
+            self.take(self.application.meet(self.pipeline, book, ()))
+            return
+        inferred = self.application.infer(self.pipeline, self.unread()) if self.pipeline.options.infer else self.pipeline
+        self.take(self.application.with_target(inferred))
+
+    def take(self, prepared: Preparation) -> None:
+        parser = parser_for(prepared.pipeline.parse, prepared.pipeline.settings, prepared.book)
+        self.prepared, self.aggregator = prepared, Aggregator(self.stream.aggregate, row_columns(parser))
+
+    def unread(self) -> list[model.OffsetRange]:
+        positions = stream_ledger.positions(self.engine, self.name)
+        ends = self.log.end_offsets(self.pipeline.topic, positions, self.pipeline.isolation_level)
+        return [
+            model.OffsetRange(topic=self.pipeline.topic, partition=partition, start_offset=start, end_offset=ends[partition])
+            for partition, start in positions.items()
+        ]
 
     def loop(self, *, once: bool) -> None:
         while True:
@@ -196,9 +217,12 @@ class StreamDriver:
         except (errors.BrokerUnavailable, errors.WarehouseUnavailable, OperationalError, InterfaceError) as error:
             raise self.away(error) from error
         except errors.EpochStraddles as error:
+            self.plans_in_vain += 1
+            if self.plans_in_vain >= PLANS_IN_VAIN_MAX:
+                raise
             self.say(f"planned again: {error}")
             return Step.AGAIN
-        self.failed_jobs, self.waits_because = 0, ""
+        self.failed_jobs, self.plans_in_vain, self.waits_because = 0, 0, ""
         return step
 
     def away(self, error: Exception) -> ServerAway:
@@ -212,9 +236,11 @@ class StreamDriver:
         # The ledger before the broker: what was committed or frozen by then is in the log whose end is asked for afterwards.
         positions, frozen = stream_ledger.positions(self.engine, self.name), epoch_commit.frozen_hours(self.engine, self.name)
         windows = {window.interval for window in frozen}
-        if not windows <= self.checked and (repair := epoch_commit.find_repair(self.engine, self.name)) is not None:
-            self.repair(repair)
-            return Step.REPAIR
+        if not windows <= self.checked:
+            self.prepare()
+            if (repair := epoch_commit.find_repair(self.engine, self.name)) is not None:
+                self.repair(repair)
+                return Step.REPAIR
         self.checked = windows
         topic = self.log.topic(self.pipeline.topic)
         refuse_if_recreated(topic.name, self.topic_id, topic.topic_id)
@@ -228,7 +254,7 @@ class StreamDriver:
         parts = self.planner.plan(reached_in(frozen, positions, hours), self.goal)
         if not parts:
             return Step.NOTHING
-        epoch = self.compute(parts)
+        epoch = self.compute(parts, frozen)
         self.ownership = epoch_commit.commit_epoch(self.engine, self.ownership, epoch, self.now())
         self.hours |= {part.partition: (part.end_offset, part.hour) for part in parts}
         self.done.epochs += 1
@@ -243,19 +269,19 @@ class StreamDriver:
         ends = {partition: end for partition, (_, end) in repair.ranges.items()}
         offsets = sum(ends.values()) - sum(starts.values())
         planner = replace(self.planner, offsets_max=offsets, parts_max=offsets)
-        epoch = self.compute(planner.plan(reached_in(repair.frozen, starts), ends))
+        epoch = self.compute(planner.plan(reached_in(repair.frozen, starts), ends), repair.frozen)
         self.ownership = epoch_commit.replace_hours(self.engine, self.ownership, repair, epoch, self.now())
         self.hours.clear()
         self.done.repairs += 1
 
-    def compute(self, parts: Sequence[PlannedPart]) -> epoch_commit.Epoch:
+    def compute(self, parts: Sequence[PlannedPart], frozen: Sequence[FrozenHour]) -> epoch_commit.Epoch:
         """What the parts hold, read by one Spark job; by more if values name schemas that the driver has not met."""
         while True:
-            results = self.read(parts)
+            results = self.read(parts, frozen)
             if not (unmet := frozenset[bytes]().union(*(result.unmet for result in results))):
                 break
             assert self.prepared.book is not None, "only values that name a schema have one that is unmet"
-            self.prepared = self.application.meet(self.pipeline, self.prepared.book, unmet)
+            self.take(self.application.meet(self.pipeline, self.prepared.book, unmet))
         # Afterwards too, as a load does: a topic that was made again during the job has other records at the same offsets.
         refuse_if_recreated(self.pipeline.topic, self.topic_id, self.log.topic(self.pipeline.topic).topic_id)
         tallies: dict[int, PartTally] = {}
@@ -267,26 +293,25 @@ class StreamDriver:
         return epoch_commit.Epoch(
             number=number,
             parts=[epoch_part(number, part, tallies.get(index, PartTally())) for index, part in enumerate(parts)],
-            deltas=Aggregator(self.stream.aggregate, row_columns(self.parser())).merge(
-                result.deltas for result in results if result.deltas is not None
-            ),
+            deltas=self.aggregator.merge(result.deltas for result in results if result.deltas is not None),
             newest_timestamp=model.instant(newest_ms) if 0 <= newest_ms <= batches.CALENDAR_MS_MAX else None,
         )
-
-    def parser(self) -> Parser:
-        return parser_for(self.prepared.pipeline.parse, self.prepared.pipeline.settings, self.prepared.book)
 
     def next_number(self) -> int:
         """Read, not counted: the answer to a commit may have been lost."""
         with self.engine.connect() as connection:
             return stream_ledger.last_epoch(connection, self.name) + 1
 
-    def read(self, parts: Sequence[PlannedPart]) -> list[EpochTaskResult]:
+    def read(self, parts: Sequence[PlannedPart], frozen: Sequence[FrozenHour]) -> list[EpochTaskResult]:
         pipeline = self.prepared.pipeline
+        starts = [readable_from(part, frozen) for part in parts]
         slices = [
-            PlanSlice(window_id=number, partition=part.partition, start_offset=part.start_offset, end_offset=part.end_offset)
-            for number, part in enumerate(parts)
+            PlanSlice(window_id=number, partition=part.partition, start_offset=start, end_offset=part.end_offset)
+            for number, (part, start) in enumerate(zip(parts, starts, strict=True))
+            if start < part.end_offset
         ]
+        if not slices:
+            return []
         job = EpochJob(
             aggregate=self.stream.aggregate,
             topic=pipeline.topic,
@@ -307,6 +332,13 @@ class StreamDriver:
             if self.failed_jobs >= FAILED_JOBS_MAX:
                 raise failure from error
             raise self.away(failure) from error
+
+
+def readable_from(part: PlannedPart, frozen: Sequence[FrozenHour]) -> int:
+    """Where its records begin: of a window whose loss was accepted, those that retention has left."""
+    of_partition = [window.ranges[part.partition] for window in frozen if part.partition in window.ranges]
+    lost = [each.readable_from for each in of_partition if each.start_offset <= part.start_offset < each.end_offset]
+    return max([part.start_offset, *lost])
 
 
 def epoch_part(epoch: int, part: PlannedPart, tally: PartTally) -> EpochPart:

@@ -16,8 +16,11 @@ import httpx
 import pytest
 from logbus.cli.local_airflow import AirflowApi, ApiDagRun
 from logbus.cli.stack import LocalStack
+from logbus.expressions import count
 from logbus.loads.ledger import Ledger
 from logbus.model import Interval, instant_text
+from logbus.streams import stream_ledger
+from logbus.streams.definition import define_stream
 from logbus.waiting import PATIENCE_SECONDS, wait_until
 from sqlalchemy import Engine, make_url
 
@@ -31,7 +34,7 @@ HOURS = 6
 VIEWS_PER_HOUR = 5
 PAGE_VIEWS, BY_HOUR, BY_DAY, SIZES = "page_views", "page_views_by_hour", "page_views_by_day", "page_views_partition_sizes"
 WHOLE_DAY, REST_OF_DAY, LATE = "page_views_proven_day", "page_views_catchup", "late"
-VISITS, MAINTENANCE, PER_MINUTE = "visits", "logbus_maintenance", "page_views_per_minute"
+VISITS, MAINTENANCE, PER_MINUTE, LIVE = "visits", "logbus_maintenance", "page_views_per_minute", "page_views_live"
 SHORT_DAY = Interval(datetime(2015, 3, 28, 23, tzinfo=UTC), datetime(2015, 3, 29, 22, tzinfo=UTC))  # of Berlin: 23 hours
 LINK = "Window in the ledger"
 Rows = Callable[[str], list[Any]]
@@ -80,9 +83,9 @@ def backfilled(stack: LocalStack, api: AirflowApi, rows: Rows, day_report: ApiDa
 
 
 @pytest.fixture(scope="module")
-def asked(stack: LocalStack, api: AirflowApi, backfilled: list[ApiDagRun]) -> dict[str, ApiDagRun]:
-    """Runs by their DAGs: an ad hoc program, an hour that never loads, the rest of the day, the housekeeping DAGs, and one hour
-    cleared. Beside them a backfill of the day of one of the many topics."""
+def asked(stack: LocalStack, api: AirflowApi, engine: Engine, backfilled: list[ApiDagRun]) -> dict[str, ApiDagRun]:
+    """Runs by their DAGs: an ad hoc program, an hour that never loads, a stream that begins with the first of the six hours, the
+    rest of the day, the housekeeping DAGs, and one hour cleared. Beside them a backfill of the day of one of the many topics."""
     second = timedelta(seconds=1)
     visits = (SHORT_DAY.start - second, SHORT_DAY.start, SHORT_DAY.end - second, SHORT_DAY.end)
     airflow_runs.produce_json(stack, VISITS, [(visited, {"visitor": number}) for number, visited in enumerate(visits)])
@@ -90,6 +93,10 @@ def asked(stack: LocalStack, api: AirflowApi, backfilled: list[ApiDagRun]) -> di
     airflow_runs.unpause_without_the_hour_that_is_due(api, VISITS)
     api.request("POST", "/api/v2/backfills", json={"dag_id": VISITS, "from_date": day, "to_date": day, "max_active_runs": 1})
     runs = {name: airflow_runs.ask_for_run(api, name, Interval(at(0), at(1))) for name in (SIZES, LATE)}
+    live = define_stream(LIVE, PAGE_VIEWS, keys=["url"], measures={"count": count()})
+    stream_ledger.define(engine, live, datetime.now(UTC), since=at(0))
+    runs[LIVE] = api.trigger(LIVE)
+    api.unpause(LIVE)
     api.unpause(PER_MINUTE)  # not before the backfill: the audit of the rest of the day starts one run for all that is loaded
     runs[REST_OF_DAY] = api.trigger(REST_OF_DAY, conf={"since": instant_text(at(HOURS)), "until": instant_text(at(24))})
     api.unpause(REST_OF_DAY)
@@ -188,6 +195,17 @@ def test_an_aggregate_is_computed_after_loads_and_each_of_its_hours_is_an_event_
     for run in audited:
         keys = sorted(f"{event['partition_key']}Z" for event in events if event["source_run_id"] == run.run_id)
         assert keys == sorted(api.xcom(run, "audit")["hours"]), "one event for each hour that the run touched"
+
+
+def test_a_stream_counts_what_has_arrived_and_proves_the_hours_that_are_audited(
+    asked: dict[str, ApiDagRun], api: AirflowApi, rows: Rows
+) -> None:
+    run = finished(api, asked[LIVE])
+    views, end = VIEWS_PER_HOUR * HOURS, instant_text(at(HOURS))
+    assert rows(f"select count(*), sum(count) from {LIVE} where window_start < '{end}'") == [(views, views)]
+    proven = [instant_text(at(hour)) for hour in range(HOURS - 1)]  # the last hour is loaded again meanwhile
+    assert set(api.xcom(run, "prove")["hours"]) >= set(proven)
+    assert {state for (state,) in rows(f"select state from logbus.stream_hour where stream = '{LIVE}'")} == {"proven"}
 
 
 def test_the_table_is_an_asset_under_its_own_name(backfilled: list[ApiDagRun], stack: LocalStack, api: AirflowApi) -> None:

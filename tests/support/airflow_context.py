@@ -13,7 +13,7 @@ import pytest
 from airflow.sdk.exceptions import AirflowRuntimeError, ErrorType
 from airflow.sdk.execution_time.comms import ErrorResponse, GetDagRun
 from logbus.model import Interval
-from logbus.operators import waiting_runs
+from logbus.operators import window_operator
 from logbus.timetable import WindowTimetable
 
 HOUR_START = datetime(2015, 5, 17, 10, tzinfo=UTC)
@@ -51,7 +51,7 @@ class Runs:
 def runs(monkeypatch: pytest.MonkeyPatch) -> Runs:
     """What a task learns of the other runs of its DAG."""
     made = Runs()
-    monkeypatch.setattr(waiting_runs, "task_runner", SimpleNamespace(SUPERVISOR_COMMS=made))
+    monkeypatch.setattr(window_operator, "task_runner", SimpleNamespace(SUPERVISOR_COMMS=made))
     return made
 
 

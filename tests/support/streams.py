@@ -39,10 +39,10 @@ class StreamWorld:
     said: list[str] = field(default_factory=list)
     runs: int = 0
 
-    def define(self, **settings: Any) -> Stream:
+    def define(self, since: datetime | None = None, **settings: Any) -> Stream:
         measures = {"lines": count(), "last_line": max_of("line")}
         stream = define_stream(NAME, "p", keys=(), measures=measures, **{"trigger": "100ms", **settings})
-        stream_ledger.define(self.world.ledger.engine, stream, NOW)
+        stream_ledger.define(self.world.ledger.engine, stream, NOW, since=since)
         return stream
 
     def driver(

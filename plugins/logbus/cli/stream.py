@@ -15,7 +15,7 @@ from logbus.aggregates.definition import EVENT_TIME_DEFAULT
 from logbus.cli import completion, options, output, signals
 from logbus.cli.load import SPARK_OPTIONS
 from logbus.kafka import client, topics
-from logbus.streams import listing
+from logbus.streams import listing, stream_ledger
 from logbus.streams.definition import MAX_OFFSETS_DEFAULT, WINDOW_DEFAULT, define_stream
 
 if TYPE_CHECKING:
@@ -72,8 +72,6 @@ def create(
     **settings: Any,
 ) -> None:
     """Define the stream NAME over what a pipeline loads. `logbus stream run NAME` then computes it."""
-    from logbus.streams import stream_ledger
-
     chosen = dict(measure_of(text) for text in measures or ["count=count()"])
     stream, now = define_stream(name, pipeline_name, keys=keys, measures=chosen, **settings), options.clock()
     engine = options.open_ledger(warehouse_url).engine
@@ -235,7 +233,7 @@ def prove(name: str, since: datetime | None, until: datetime | None, warehouse_u
     Without a span, those that are audited and not proven; its DAG does this after each audit. An hour that the stream has not
     read to its end yet is behind, which is no failure. What differs is replaced by what the load brought, and shown by `show`.
     """
-    from logbus.streams import proof
+    from logbus.streams import proof  # imports Arrow
 
     engine, now = options.open_ledger(warehouse_url).engine, options.clock()
     if since is None and until is None:
@@ -257,8 +255,6 @@ def prove(name: str, since: datetime | None, until: datetime | None, warehouse_u
 @options.json_option
 def reset(name: str, since: datetime, is_executed: bool, warehouse_url: str, as_json: bool) -> None:
     """Forget what NAME has counted of an hour and of all after it, and begin there again. A driver that runs it is ended."""
-    from logbus.streams import stream_ledger
-
     engine, now = options.open_ledger(warehouse_url).engine, options.clock()
     with engine.connect() as connection:
         listing.status_of(connection, name, now)
@@ -282,8 +278,6 @@ def reset(name: str, since: datetime, is_executed: bool, warehouse_url: str, as_
 @options.json_option
 def drop(name: str, is_executed: bool, warehouse_url: str, as_json: bool) -> None:
     """Forget NAME, and drop its view and its table; the pipeline's rows stay. A DAG that defines it makes it again."""
-    from logbus.streams import stream_ledger
-
     engine = options.open_ledger(warehouse_url).engine
     with engine.connect() as connection:
         status = listing.status_of(connection, name, options.clock())

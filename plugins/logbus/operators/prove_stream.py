@@ -11,7 +11,7 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 
 from logbus import assets, model, task_context
 from logbus.hooks.warehouse import WarehouseHook
-from logbus.streams import proof, stream_ledger
+from logbus.streams import listing, proof, stream_ledger
 from logbus.streams.definition import Stream
 
 
@@ -55,10 +55,10 @@ class ProveStreamOperator(BaseOperator):
         for hour in report.hours:
             for problem in hour.problems:
                 self.log.info("%s %s", model.instant_text(hour.hour), problem)
-        if report.of(proof.DIFFERENT):
+        if report.of(listing.DIFFERENT):
             raise AirflowFailException(report.failure())
         hours = {verdict: [model.instant_text(hour) for hour in report.of(verdict)] for verdict in proof.VERDICTS}
-        if not hours[proof.PROVEN]:
-            raise AirflowSkipException(f"no hour was proven; {len(hours[proof.BEHIND])} are not read to their ends yet")
-        assets.tell_of_proven_hours(context, self.outlets, self.stream_name, report.of(proof.PROVEN))
-        return {"proven": len(hours[proof.PROVEN]), "hours": hours[proof.PROVEN], "behind": hours[proof.BEHIND]}
+        if not hours[listing.PROVEN]:
+            raise AirflowSkipException(f"no hour was proven; {len(hours[listing.BEHIND])} are not read to their ends yet")
+        assets.tell_of_proven_hours(context, self.outlets, self.stream_name, report.of(listing.PROVEN))
+        return {"proven": len(hours[listing.PROVEN]), "hours": hours[listing.PROVEN], "behind": hours[listing.BEHIND]}

@@ -108,6 +108,8 @@ class SchemaRegistry:
                 existing = _same(state.versions(subject), schema)
                 if existing is not None and order.schema_id in (None, existing.schema_id):
                     return existing
+                if existing is not None and state.mode(subject) != "IMPORT":
+                    raise RegistryRefusal(refusals.OTHER_ID, schema_id=existing.schema_id, new_id=order.schema_id)
                 version = _new_version(state, subject, schema, order)
                 level, earlier = state.level(subject), _earlier(state, subject)
                 mode = state.mode(subject)
@@ -271,8 +273,8 @@ def _new_version(state: RegistryState, subject: str, schema: SchemaText, order: 
     schema_id = order.schema_id or state.id_of(schema) or max(state.highest_id + 1, FIRST_ID)
     others = [each for each in state.of_id(schema_id) if each.schema != schema]
     if others:
-        details = f"Schema already registered with id {schema_id} under subject {others[0].subject}"
-        raise RegistryRefusal(refusals.OTHER_ID, new_id=schema_id, details=details)
+        details = f"Overwrite new schema with id {schema_id} is not permitted: {others[0].subject} has another one with it"
+        raise RegistryRefusal(refusals.NOT_PERMITTED, details=details)
     number = order.version if order.schema_id and order.version else (former[-1].version if former else 0) + 1
     if any(each.version == number and not each.is_deleted for each in former):
         raise RegistryRefusal(refusals.NOT_PERMITTED, details=f"Version {number} of subject {subject} is another schema")

@@ -128,6 +128,9 @@ def described(call: ApiCall, version: SchemaVersion) -> dict[str, Any]:
 
 def schema_of_id(call: ApiCall) -> Any:
     summary = described(call, call.registry.of_id(call.schema_id)[0])
+    if call.says("fetchMaxId"):
+        with call.registry.store.reading() as state:
+            summary["maxId"] = state.highest_id
     return {name: value for name, value in summary.items() if name not in ("subject", "version", "id")}
 
 
@@ -234,14 +237,20 @@ def delete_version(call: ApiCall) -> Any:
 
 
 def compatible_with_version(call: ApiCall) -> Any:
-    return _verdict(call, call.registry.problems_with(call.subject, call.order(), call.version))
+    return _verdict(call, call.version)
 
 
 def compatible_with_all(call: ApiCall) -> Any:
-    return _verdict(call, call.registry.problems_with(call.subject, call.order(), None))
+    return _verdict(call, None)
 
 
-def _verdict(call: ApiCall, problems: Sequence[str]) -> dict[str, Any]:
+def _verdict(call: ApiCall, version: int | None) -> dict[str, Any]:
+    try:
+        problems = call.registry.problems_with(call.subject, call.order(), version)
+    except RegistryRefusal as refusal:
+        if refusal.code != refusals.INVALID_SCHEMA or not call.says("verbose"):
+            raise
+        problems = [str(refusal)]  # one who asks why is told that it is no schema at all
     return {"is_compatible": not problems, **({"messages": list(problems)} if call.says("verbose") else {})}
 
 
@@ -313,7 +322,7 @@ ROUTES: Sequence[tuple[str, str, Handler, str]] = (
     ("GET", "/schemas/ids/{id}/subjects", subjects_of_id, READ),
     ("GET", "/schemas/ids/{id}/versions", versions_of_id, READ),
     ("GET", "/schemas/guids/{guid}", schema_of_guid, READ),
-    ("GET", "/contexts", lambda call: ["."], READ),
+    ("GET", "/contexts", lambda call: call.page(["."]), READ),
     ("GET", "/subjects", paged_subjects, READ),
     ("POST", SUBJECT, lookup, READ),
     ("DELETE", SUBJECT, delete_subject, WRITE),

@@ -57,7 +57,7 @@ SENTENCES: Mapping[int, str] = {
     INVALID_MODE: f"Invalid mode. Valid values are {MODE_NAMES}",
     NOT_PERMITTED: "{details}",
     REFERENCED: "One or more references exist to the schema {{magic=1,keytype=SCHEMA,subject={subject},version={version}}}.",
-    OTHER_ID: "Overwrite new schema with id {new_id} is not permitted: {details}",
+    OTHER_ID: "Schema already registered with id {schema_id} instead of input id {new_id}",
     INVALID_SUBJECT: "The specified subject '{subject}' is not a valid subject.",
     SCHEMA_TOO_LARGE: "The schema has {length} bytes; at most {limit} are stored",
     STORE_FAILED: "The topic {topic} cannot be written: {details}",

@@ -169,11 +169,63 @@ def _avro_json(text: str) -> Any:
 
 
 def avro_form(resolved: ResolvedSchema, normalize: bool) -> str:
-    avro_schema(resolved)
+    check_defaults(avro_schema(resolved), set())
     names: set[str] = set()
     for text in resolved.referenced.values():
         _written(_avro_json(text), "", names, False)
     return compact(_written(_avro_json(resolved.schema.text), "", names, normalize))
+
+
+JSON_TYPES: Mapping[str, tuple[type, ...]] = {
+    "null": (type(None),),
+    "boolean": (bool,),
+    "int": (int,),
+    "long": (int,),
+    "float": (int, float),
+    "double": (int, float),
+    **dict.fromkeys(("bytes", "string", "fixed", "enum"), (str,)),
+    "array": (list,),
+}  # and of any other an object
+BITS: Mapping[str, int] = {"int": 32, "long": 64}
+
+
+def check_defaults(schema: AvroSchema, visited: set[int]) -> None:
+    """A default that is not of its field's type passes for one where compatibility is decided, and no reader could use it."""
+    if id(schema) in visited:
+        return
+    visited.add(id(schema))
+    for field in getattr(schema, "fields", ()):
+        if field.has_default and not is_default(field.type, field.default):
+            raise InvalidText(f"invalid default for field {field.name}: {json.dumps(field.default)} is no {field.type.type}")
+        check_defaults(field.type, visited)
+    inner = [getattr(schema, "items", None), getattr(schema, "values", None), *getattr(schema, "schemas", ())]
+    for part in filter(None, inner):
+        check_defaults(part, visited)
+
+
+def is_default(schema: AvroSchema, value: Any) -> bool:
+    """Whether the JSON value is of the schema; of a union, of any of its branches."""
+    kind = schema.type
+    if kind == "union":
+        return any(is_default(branch, value) for branch in schema.schemas)
+    if type(value) not in JSON_TYPES.get(kind, (dict,)):
+        return False
+    match kind:
+        case "int" | "long":
+            return -(2 ** (BITS[kind] - 1)) <= value < 2 ** (BITS[kind] - 1)
+        case "enum":
+            return value in schema.symbols
+        case "fixed":
+            return len(value) == schema.size
+        case "array":
+            return all(is_default(schema.items, each) for each in value)
+        case "map":
+            return all(is_default(schema.values, each) for each in value.values())
+        case "record" | "error":
+            return all(
+                is_default(field.type, value[field.name]) if field.name in value else field.has_default for field in schema.fields
+            )
+    return True
 
 
 def _written(schema: Any, namespace: str, names: set[str], is_sorted: bool) -> Any:

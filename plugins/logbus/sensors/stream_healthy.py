@@ -73,6 +73,8 @@ class StreamHealthySensor(LedgerSensor):
 class StreamHealthyTrigger(LedgerTrigger):
     """Fires when the stream is at work and its counts are that fresh."""
 
+    broker_hook = BrokerHook
+
     def __init__(
         self,
         *,
@@ -114,7 +116,7 @@ class StreamHealthyTrigger(LedgerTrigger):
         with engine.connect() as connection:
             status = listing.status_of(connection, self.stream, self._now())
         try:
-            ends = listing.log_ends(BrokerHook(self.kafka_conn_id).log_offsets(), status)
+            ends = listing.log_ends(self.broker_hook(self.kafka_conn_id).log_offsets(), status)
         except errors.BrokerUnavailable as error:
             self.log.warning("The broker did not answer, so how far %s is behind is unknown: %s", self.stream, error)
             return status, listing.StreamLag()

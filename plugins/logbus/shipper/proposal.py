@@ -198,7 +198,8 @@ class LogProposal:
     @property
     def name(self) -> str:
         """For topic, table and pipeline: the file's name, reduced to the characters that are allowed."""
-        return name_after(self.path.name.partition(".")[0])
+        stem = re.sub(r"[^a-z0-9_]+", "_", self.path.name.lower().partition(".")[0]).strip("_")
+        return target_named_after(stem if stem and not stem[0].isdigit() else f"log_{stem}".rstrip("_"))
 
     @property
     def trouble(self) -> str | None:
@@ -386,12 +387,6 @@ def register_commands(name: str, topic: str, trial: ParserTrial) -> list[str]:
     settings = ["--settings", shlex.quote(json.dumps(trial.settings))] if trial.settings else []
     register = ["logbus pipeline register", name, "--topic", topic, "--table", name, "--parse", trial.parse, *settings]
     return [" ".join(register), f"logbus load --pipeline {name}"]
-
-
-def name_after(text: str) -> str:
-    """A name for pipeline and table: the text, reduced to the characters that are allowed."""
-    stem = re.sub(r"[^a-z0-9_]+", "_", text.lower()).strip("_")
-    return target_named_after(stem if stem and not stem[0].isdigit() else f"log_{stem}".rstrip("_"))
 
 
 def dag_of(name: str, topic: str, trial: ParserTrial) -> str:

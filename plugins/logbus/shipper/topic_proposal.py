@@ -24,7 +24,8 @@ from logbus.parsing import parser_for, schema_format
 from logbus.schemas import wire_format
 from logbus.schemas.decoders import FORMATS, Decoders
 from logbus.schemas.schema_book import Schema, SchemaBook
-from logbus.shipper.proposal import SHARE_MIN, ParserTrial, dag_of, name_after, register_commands, shown, trial_of
+from logbus.shipper.proposal import SHARE_MIN, ParserTrial, dag_of, register_commands, shown, trial_of
+from logbus.windows.table_names import target_named_after
 
 LOOKED_AT_RECORDS = 1_000  # as of a file's lines
 
@@ -55,11 +56,11 @@ class TopicProposal:
 
     @property
     def commands(self) -> list[str]:
-        return register_commands(name_after(self.topic), self.topic, self.trial)
+        return register_commands(target_named_after(self.topic), self.topic, self.trial)
 
     @property
     def dag(self) -> str:
-        return dag_of(name_after(self.topic), self.topic, self.trial)
+        return dag_of(target_named_after(self.topic), self.topic, self.trial)
 
     def summary(self) -> dict[str, Any]:
         """As JSON-ready values."""

@@ -39,13 +39,13 @@ class PlannedPart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BoundaryQuestion:
-    """Which record is the first that is stamped `at` or later, and not in the future? If the index cannot tell, the records from
-    `offset` on are read."""
+    """Which record is the first that is stamped `at` or later, and not in the future? If the index cannot tell, the records of
+    these offsets are read."""
 
     partition: int
     at: datetime
-    offset: int
-    end: int
+    start_offset: int
+    end_offset: int
 
 
 Walk = Generator[BoundaryQuestion, OffsetAndTimestamp | None, list[PlannedPart]]
@@ -65,7 +65,9 @@ class Reached:
 def reached_in(
     frozen: Sequence[FrozenHour], positions: Mapping[int, int], hours: Mapping[int, datetime] = NOTHING_KNOWN
 ) -> dict[int, Reached]:
-    """By partition, with the boundaries of these windows."""
+    """By partition, with the boundaries of these windows. Windows that are frozen without a partition have none of its records:
+    it begins after them."""
+    newest_end = [(frozen[-1].interval.end, 0)] if frozen else []
     reached = {}
     for partition, position in positions.items():
         ranges = [(window.interval, window.ranges[partition]) for window in frozen if partition in window.ranges]
@@ -75,26 +77,29 @@ def reached_in(
                 for interval, part in ranges
                 for boundary in ((interval.start, part.start_offset), (interval.end, part.end_offset))
             }
+            or newest_end
         )
         first = max((number for number, (_, offset) in enumerate(boundaries_of) if offset <= position), default=0)
         reached[partition] = Reached(position=position, boundaries=boundaries_of[first:], hour=hours.get(partition))
     return reached
 
 
-def walk(
-    partition: int, reached: Reached, end: int, grid: model.Grid, starts_at: datetime | None = None, parts_max: int = PARTS_MAX
-) -> Walk:
+def walk(partition: int, reached: Reached, end: int, log_end: int, pipeline: model.Pipeline, parts_max: int = PARTS_MAX) -> Walk:
     """The parts of [position, end), at most so many. None if it is not known where they belong: nothing is frozen, and no record
-    has a usable stamp. `starts_at`: of the pipeline."""
-    position, parts = reached.position, list[PlannedPart]()
+    has a usable stamp."""
+    position, parts, grid, starts_at = reached.position, list[PlannedPart](), pipeline.grid, pipeline.starts_at
     if position >= end:
         return parts
-    later = list(reached.boundaries)
-    at = later.pop(0)[0] if later and later[0][1] <= position else None
-    if at is None and reached.hour is None:
+    later, at = list(reached.boundaries), None
+    searched_to = position  # up to here no interval after `at` begins
+    if later and later[0][1] <= position:
+        at, offset = later.pop(0)
+        searched_to = position if reached.hour is not None else offset
+    elif reached.hour is None:
         # Records without a usable stamp at the head of the log go with the first one that has one.
-        first = yield BoundaryQuestion(partition=partition, at=model.EPOCH, offset=position, end=end)
-        at = None if first is None else grid.floor(model.instant(first.timestamp_ms))
+        first = yield BoundaryQuestion(partition=partition, at=model.EPOCH, start_offset=0, end_offset=log_end)
+        if first is not None:
+            at, searched_to = grid.floor(model.instant(first.timestamp_ms)), first.offset
     at = max((instant for instant in (at, reached.hour, at and starts_at) if instant is not None), default=None)
     while at is not None and position < end and len(parts) < parts_max:
         while later and later[0][0] <= at:
@@ -105,8 +110,9 @@ def walk(
         if following is not None and following <= next_at:
             next_at = following
         else:
-            first = yield BoundaryQuestion(partition=partition, at=next_at, offset=position, end=min(frozen, end))
+            first = yield BoundaryQuestion(partition=partition, at=next_at, start_offset=searched_to, end_offset=min(frozen, end))
             if first is not None and first.offset < frozen:
+                searched_to = max(searched_to, first.offset)
                 boundary, hour = first.offset, grid.floor(model.instant(first.timestamp_ms))
                 next_at = max(next_at, hour) if following is None or hour < following else next_at
             elif following is not None:
@@ -150,7 +156,7 @@ class EpochPlanner:
         self.refuse_if_shorter(reached, ends)
         stops = limited({partition: state.position for partition, state in reached.items()}, ends, self.offsets_max)
         walks = {
-            partition: walk(partition, state, stops[partition], self.pipeline.grid, self.pipeline.starts_at, self.parts_max)
+            partition: walk(partition, state, stops[partition], ends[partition], self.pipeline, self.parts_max)
             for partition, state in reached.items()
         }
         answers: dict[int, OffsetAndTimestamp | None] = dict.fromkeys(walks)
@@ -186,7 +192,8 @@ class EpochPlanner:
             at_ms = model.milliseconds(question.at)
             first = by_stamp[at_ms].get(partition)
             if boundaries.needs_scan(first, horizon):
-                records = self.log.records(self.pipeline.topic, partition, question.offset, question.end)
+                start = max(question.start_offset, self.log.start_offsets(self.pipeline.topic, [partition])[partition])
+                records = self.log.records(self.pipeline.topic, partition, start, question.end_offset)
                 first = next((record for record in records if boundaries.is_evidence(record, at_ms, horizon)), None)
             answers[partition] = first
         return answers

@@ -21,9 +21,21 @@ from logbus.windows import rows, schema
 
 NEW, RUNNING, SILENT, STOPPED, FAILED = ("new", "running", "silent", "stopped", "failed")
 PROVEN, DIFFERENT, BEHIND, NOT_LOADED = ("proven", "different", "behind", "not loaded")
-STATES = (NEW, RUNNING, SILENT, STOPPED, FAILED)
 HOUR_STATES = (PROVEN, DIFFERENT, BEHIND)
 LATELY = timedelta(minutes=1)  # over which the rate is taken: some epochs, unless little arrives
+
+
+# A window that its audit found exact: what an audit has found wrong is no witness.
+IS_AUDITED = sa.and_(
+    schema.window.c.loaded_attempt.is_not(None),
+    schema.window.c.audited_at.is_not(None),
+    sa.or_(schema.window.c.audit_problems.is_(None), sa.cast(schema.window.c.audit_problems, sa.Text).in_(rows.NO_PROBLEMS)),
+)
+# It was compared with what it holds now.
+IS_SAME_LOAD = sa.and_(
+    schema.stream_hour.c.loaded_attempt == schema.window.c.loaded_attempt,
+    schema.stream_hour.c.loaded_count == schema.window.c.loaded_count,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -211,39 +223,20 @@ def _in_epochs(now: datetime) -> sa.Subquery:
     return sa.select(epoch.c.stream, *columns, lately.label("read_lately")).group_by(epoch.c.stream).subquery()
 
 
-# A stream's hour joined with the pipeline's window: is it the window's newest load that it was compared with?
-IS_OF_NEWEST_LOAD = sa.and_(
-    schema.stream_hour.c.loaded_attempt == schema.window.c.loaded_attempt,
-    schema.stream_hour.c.loaded_count == schema.window.c.loaded_count,
-)
-
-
 def _in_hours() -> sa.Subquery:
     stream, window, hour = schema.stream, schema.window, schema.stream_hour
     is_known = hour.c.hour.is_not(None)
     kinds: dict[str, sa.ColumnElement[bool]] = {
-        PROVEN: sa.and_(is_known, hour.c.state == PROVEN, IS_OF_NEWEST_LOAD),
+        PROVEN: sa.and_(is_known, hour.c.state == PROVEN, IS_SAME_LOAD),
         DIFFERENT: sa.and_(is_known, hour.c.state == DIFFERENT),
-        BEHIND: sa.or_(sa.not_(is_known), sa.and_(hour.c.state == PROVEN, sa.not_(IS_OF_NEWEST_LOAD))),
+        BEHIND: sa.or_(sa.not_(is_known), sa.and_(hour.c.state == PROVEN, sa.not_(IS_SAME_LOAD))),
     }
     counts = [sa.func.count().filter(kind).label(name) for name, kind in kinds.items()]
     is_of = sa.and_(hour.c.stream == stream.c.name, hour.c.hour == window.c.starts_at)
     pairs = stream.join(window, window.c.pipeline == stream.c.pipeline).outerjoin(hour, is_of)
     query = sa.select(stream.c.name.label("stream"), *counts).select_from(pairs)
-    is_audited = (window.c.loaded_attempt.is_not(None), window.c.audited_at.is_not(None))
-    return query.where(*is_audited, window.c.topic_id == stream.c.topic_id, is_in_stream()).group_by(stream.c.name).subquery()
-
-
-def is_in_stream() -> sa.ColumnElement[bool]:
-    """Whether a window lies where the stream reads: it begins, in no partition, before the stream's chain does."""
-    part, piece = schema.stream_partition, schema.window_range
-    is_before = sa.select(sa.literal(1)).where(
-        piece.c.window_id == schema.window.c.id,
-        part.c.stream == schema.stream.c.name,
-        part.c.partition == piece.c.partition,
-        piece.c.start_offset < part.c.start_offset,
-    )
-    return sa.not_(is_before.exists())
+    is_after_start = sa.or_(stream.c.since.is_(None), window.c.starts_at >= stream.c.since)
+    return query.where(IS_AUDITED, window.c.topic_id == stream.c.topic_id, is_after_start).group_by(stream.c.name).subquery()
 
 
 def hours_of(connection: sa.Connection, name: str, since: datetime | None, until: datetime | None) -> list[StreamHourStatus]:

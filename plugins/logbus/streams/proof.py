@@ -31,11 +31,13 @@ from logbus.streams import epochs, stream_ledger
 from logbus.streams.definition import Stream, of_ledger
 from logbus.streams.epoch_commit import add_parts, parts_of, repair_in
 from logbus.streams.epochs import EpochPart, LoadedPart
+from logbus.streams.listing import BEHIND, DIFFERENT, IS_AUDITED, IS_SAME_LOAD, PROVEN
 from logbus.streams.statements import ArrivalTable, WindowStatements
 from logbus.windows import rows, schema
 from logbus.windows.table_names import parse_table
 
-PROVEN, DIFFERENT, BEHIND, KEPT = VERDICTS = ("proven", "different", "behind", "kept")
+KEPT = "kept"
+VERDICTS = (PROVEN, DIFFERENT, BEHIND, KEPT)
 TRIES_MAX = 3  # of an hour that is repaired or reset while it is compared
 
 
@@ -110,21 +112,12 @@ def prove_span(
     return _prove(engine, name, starts, now)
 
 
-def due_count(connection: sa.Connection, name: str) -> int:
-    """How many hours `prove_due` would look at."""
-    query = _audited(stream_ledger.row_of(connection, name)).where(_is_due(name))
-    return connection.execute(sa.select(sa.func.count()).select_from(query.order_by(None).subquery())).scalar_one()
-
-
 def _audited(row: Mapping[Any, Any]) -> sa.Select[Any]:
-    """The starts of windows that are loaded and audited, from where the stream begins on. What an audit has found wrong is no
-    witness."""
+    """The starts of windows that are loaded and audited, from where the stream begins on."""
     window = schema.window
-    is_exact = sa.or_(window.c.audit_problems.is_(None), sa.cast(window.c.audit_problems, sa.Text).in_(rows.NO_PROBLEMS))
     query = (
         sa.select(window.c.starts_at)
-        .where(window.c.pipeline == row["pipeline"], window.c.topic_id == row["topic_id"])
-        .where(window.c.loaded_attempt.is_not(None), window.c.audited_at.is_not(None), is_exact)
+        .where(window.c.pipeline == row["pipeline"], window.c.topic_id == row["topic_id"], IS_AUDITED)
         .order_by(window.c.starts_at)
     )
     return query if row["since"] is None else query.where(window.c.starts_at >= row["since"])
@@ -132,8 +125,7 @@ def _audited(row: Mapping[Any, Any]) -> sa.Select[Any]:
 
 def _is_due(name: str) -> sa.ColumnElement[bool]:
     window, hour = schema.window, schema.stream_hour
-    is_same_load = (hour.c.loaded_attempt == window.c.loaded_attempt, hour.c.loaded_count == window.c.loaded_count)
-    return sa.not_(sa.exists().where(hour.c.stream == name, hour.c.hour == window.c.starts_at, *is_same_load).correlate(window))
+    return sa.not_(sa.exists().where(hour.c.stream == name, hour.c.hour == window.c.starts_at, IS_SAME_LOAD).correlate(window))
 
 
 def _prove(engine: sa.Engine, name: str, starts: Iterable[datetime], now: datetime) -> StreamProof:

@@ -290,6 +290,9 @@ def reset(engine: sa.Engine, name: str, since: datetime, now: datetime) -> None:
             connection.execute(sa.insert(row_in), values)
         first = (row["since"] and min(row["since"], since)) if is_same_log else since
         log = {"topic": pipeline["topic"], "topic_id": pipeline["topic_id"], "since": first}
+        # What they had counted is forgotten: it says nothing about how far behind the stream is. Their numbers stay.
+        is_its = schema.stream_epoch.c.stream == name
+        connection.execute(sa.update(schema.stream_epoch).where(is_its).values(newest_timestamp=None))
         superseded = {"owner": row["owner"] + 1, "owner_run": None, "ended_at": now, "error": None}
         connection.execute(sa.update(schema.stream).where(schema.stream.c.name == name).values(**log, **superseded))
 

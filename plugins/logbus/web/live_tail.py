@@ -35,10 +35,10 @@ class TailView:
     passed_over: int
     ends: Mapping[int, int]
 
-    def summary(self) -> dict[str, Any]:
+    def summary(self, readable: topic_records.Readable | None) -> dict[str, Any]:
         """As JSON-ready values."""
         return {
-            "records": [topic_records.record_json(message) for message in self.records],
+            "records": [topic_records.record_json(message, readable) for message in self.records],
             "passed_over": self.passed_over,
             "next_offsets": topic_records.offsets_text(self.ends),
         }

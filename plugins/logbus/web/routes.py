@@ -297,8 +297,9 @@ def get_tail(
     offsets = None if next_offsets is None else topic_records.parsed_offsets(next_offsets)
     with request_context.http_errors():
         view = context.source.tail(topic).view(offsets, chosen, partition)
+        values = view.summary(_readable_values(context, topic) if view.records else None)
     now = model.instant_text(context.now)
-    return request_context.answer({**view.summary(), "topic": topic, "now": now, "refresh_seconds": live_tail.TURN_SECONDS})
+    return request_context.answer({**values, "topic": topic, "now": now, "refresh_seconds": live_tail.TURN_SECONDS})
 
 
 def _span_of(since: str | None, until: str | None, offset: int | None, last: int | None) -> console_consumer.PositionSpan:

@@ -179,6 +179,49 @@ def test_a_new_partition_is_read_from_its_first_record_on(stream: StreamWorld) -
     refuse_wrong(stream)
 
 
+def test_a_partition_that_windows_were_frozen_without_belongs_to_the_hours_after_them(stream: StreamWorld) -> None:
+    stream.world.freeze(12)
+    stream.world.log.add_partitions("t", 2)
+    stream.world.log.append("t", *stamps(12.5, 13.2, 14.1), partition=1)
+    stream.driver().run(once=True)
+    stream.world.freeze(13)
+    assert stream.driver().run(once=True).repairs == 0
+    assert stream.hours(partition=1) == {(0, 2): 13, (2, 3): 14}
+    refuse_wrong(stream)
+
+
+def test_records_whose_loss_was_accepted_are_passed_over(world: World) -> None:
+    world.fill(*ARRIVALS, freeze=[10, 11])
+    stream = StreamWorld(world)
+    stream.define(since=at(11))
+    world.log.delete_records("t", 7)
+    world.accept_loss(11)
+    assert stream.driver().run(once=True).read == len(ARRIVALS) - 7
+    assert stream.hours() == {(5, 9): 11, (9, 14): 13}
+
+
+def test_a_pipeline_that_is_changed_is_followed_from_the_next_window_on(stream: StreamWorld) -> None:
+    """Its load is, too."""
+    stream.driver().run(once=True)
+    changed = stream.driver()
+
+    def change_and_run(job: EpochJob, slices: Sequence[PlanSlice], config: Mapping[str, Any]) -> list[EpochTaskResult]:
+        parsers.append(job.settings)
+        stream.world.register(settings={"max_ahead_minutes": 20})
+        stream.world.freeze(13)
+        stream.world.log.append("t", *stamps(14))
+        if len(parsers) == 2:
+            changed.stop.set()
+        return run_tasks_in_memory(job, slices, config)
+
+    parsers: list[Mapping[str, Any]] = []
+    changed.run_tasks = change_and_run
+    stream.world.log.append("t", *stamps(13.5))
+    changed.run()
+    assert parsers == [{}, {"max_ahead_minutes": 20}]
+    refuse_wrong(stream)
+
+
 def test_records_without_a_usable_stamp_wait_for_the_hour_that_they_belong_to(world: World) -> None:
     world.fill()
     world.log.append("t", -1, -1)

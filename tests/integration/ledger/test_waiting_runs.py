@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from logbus.loads.ledger import FAILURES_BEFORE_ALONE
 from logbus.model import Interval, TaskKey
-from logbus.operators.waiting_runs import Beside
+from logbus.operators.window_operator import Beside
 from logbus.task_context import run_interval
 from logbus.timetable import WindowTimetable
 from logbus.windows.rows import HEARTBEAT_EXPIRY

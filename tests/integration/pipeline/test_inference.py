@@ -35,7 +35,7 @@ def test_columns_are_added_as_later_records_show_them_and_never_changed(broker: 
         start = START + timedelta(hours=hour)
         ledger.freeze_or_get("i", Interval.hour(start), log, NOW)
         attempts = ledger.begin_attempts("i", [start], "run", 1, NOW)
-        columns: dict[str, str] = application.infer(ledger.pipeline("i"), attempts).settings["columns"]
+        columns: dict[str, str] = application.prepare(ledger.pipeline("i"), attempts).pipeline.settings["columns"]
         return columns
 
     assert infer(0) == {"at": "timestamptz", "host": "text", "size": "bigint"}

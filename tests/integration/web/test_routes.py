@@ -329,9 +329,10 @@ def test_values_that_name_a_frozen_schema_are_shown_as_json(places: UiClient, en
     with engine.begin() as connection:
         freeze_schemas(connection, pipeline.ledger.pipeline(pipeline.name), {frozen.reference: frozen}, NOW)
     pipeline.send([(10, written(7, order, {"id": 1, "at": at(10)})), (10, written(8, order, {"id": 1, "at": at(10)}))])
-    known, unknown = places.json(f"/api/topics/{pipeline.name}/records")["records"]
-    assert json.loads(known["value"]) == {"id": 1, "at": at(10).isoformat()}
-    assert unknown["value_base64"]
+    for view in ("records", "tail"):
+        known, unknown = places.json(f"/api/topics/{pipeline.name}/{view}")["records"]
+        assert json.loads(known["value"]) == {"id": 1, "at": at(10).isoformat()}
+        assert unknown["value_base64"]
 
 
 def test_a_search_reads_its_span_in_bounded_steps_and_finds_each_record_once(

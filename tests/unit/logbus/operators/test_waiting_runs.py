@@ -10,7 +10,7 @@ import pytest
 from airflow.sdk import CronDataIntervalTimetable, CronTriggerTimetable, DeltaDataIntervalTimetable
 from logbus.errors import WindowNotClosed
 from logbus.model import HOUR, Grid, Interval
-from logbus.operators import waiting_runs
+from logbus.operators import window_operator
 from logbus.task_context import run_interval
 from logbus.timetable import WindowTimetable
 
@@ -22,24 +22,24 @@ BERLIN_DAYS = [datetime(2026, 10, 22 + number, 22 + (number > 2), tzinfo=UTC) fo
 
 
 def test_the_id_of_a_task_instance_tells_when_it_was_asked_for() -> None:
-    assert waiting_runs.asked_at(SimpleNamespace(id=task_instance_id(ASKED_AT))) == ASKED_AT
-    assert waiting_runs.asked_at(SimpleNamespace(id=str(task_instance_id(ASKED_AT)))) == ASKED_AT
+    assert window_operator.asked_at(SimpleNamespace(id=task_instance_id(ASKED_AT))) == ASKED_AT
+    assert window_operator.asked_at(SimpleNamespace(id=str(task_instance_id(ASKED_AT)))) == ASKED_AT
 
 
 def test_an_id_without_a_time_tells_nothing() -> None:
-    assert waiting_runs.asked_at(SimpleNamespace(id=uuid4())) is None
+    assert window_operator.asked_at(SimpleNamespace(id=uuid4())) is None
 
 
 def test_the_hours_ahead_come_before_those_behind() -> None:
     around = [HOUR_START + timedelta(hours=number) for number in (-2, -1, 1, 2)]
     own = Interval.hour(HOUR_START)
-    found = [interval.start for interval in waiting_runs.waiting_intervals(run_context(waiting=around), own, reach=5)]
+    found = [interval.start for interval in window_operator.waiting_intervals(run_context(waiting=around), own, reach=5)]
     assert found == [around[2], around[3], around[1], around[0]]
 
 
 def test_our_own_run_is_not_beside_us_and_the_reach_is_kept() -> None:
     around = [HOUR_START, HOUR_START + timedelta(hours=1), HOUR_START + timedelta(hours=2)]
-    found = list(waiting_runs.waiting_intervals(run_context(waiting=around), Interval.hour(HOUR_START), reach=1))
+    found = list(window_operator.waiting_intervals(run_context(waiting=around), Interval.hour(HOUR_START), reach=1))
     assert found == [Interval.hour(around[1])]
 
 
@@ -47,14 +47,14 @@ def test_a_manual_run_waits_for_the_hour_that_ended_at_its_logical_date(runs: Ru
     """As `airflow dags trigger --logical-date` makes them, whatever id a user gives them."""
     hours = [HOUR_START + number * HOUR for number in range(1, 4)]
     runs.intervals = {f"backfill__{hour.isoformat()}": Interval(hour - HOUR, hour) for hour in hours}
-    found = waiting_runs.waiting_intervals(run_context(waiting=hours), Interval.hour(HOUR_START), reach=5)
+    found = window_operator.waiting_intervals(run_context(waiting=hours), Interval.hour(HOUR_START), reach=5)
     assert found == [Interval(hour - HOUR, hour) for hour in hours[1:]]
 
 
 def test_a_window_for_which_two_runs_wait_is_there_once(runs: Runs) -> None:
     hours = [HOUR_START + HOUR, HOUR_START + 2 * HOUR]
     runs.intervals = {f"backfill__{hours[1].isoformat()}": Interval.hour(hours[0])}
-    assert waiting_runs.waiting_intervals(run_context(waiting=hours), Interval.hour(HOUR_START), reach=5) == [
+    assert window_operator.waiting_intervals(run_context(waiting=hours), Interval.hour(HOUR_START), reach=5) == [
         Interval.hour(hours[0])
     ]
 
@@ -62,7 +62,7 @@ def test_a_window_for_which_two_runs_wait_is_there_once(runs: Runs) -> None:
 def test_a_run_that_airflow_does_not_know_any_more_is_left_out(runs: Runs) -> None:
     hours = [HOUR_START + HOUR, HOUR_START + 2 * HOUR]
     runs.intervals = {f"backfill__{hours[0].isoformat()}": None}
-    assert waiting_runs.waiting_intervals(run_context(waiting=hours), Interval.hour(HOUR_START), reach=5) == [
+    assert window_operator.waiting_intervals(run_context(waiting=hours), Interval.hour(HOUR_START), reach=5) == [
         Interval.hour(hours[1])
     ]
 
@@ -70,7 +70,7 @@ def test_a_run_that_airflow_does_not_know_any_more_is_left_out(runs: Runs) -> No
 def test_the_day_on_which_the_clocks_change_has_the_end_that_its_own_run_gives_it(runs: Runs) -> None:
     own, following = Interval(*BERLIN_DAYS[1:3]), Interval(*BERLIN_DAYS[2:4])
     runs.intervals = {f"backfill__{following.start.isoformat()}": following}
-    found = waiting_runs.waiting_intervals(run_context(waiting=[following.start]), own, reach=5)
+    found = window_operator.waiting_intervals(run_context(waiting=[following.start]), own, reach=5)
     assert found == [following]
     assert following.end - following.start == 25 * HOUR
 
@@ -79,8 +79,8 @@ def test_the_days_around_a_change_of_clocks_are_those_of_the_pipelines_grid(runs
     days = [Interval(start, end) for start, end in pairwise(BERLIN_DAYS)]
     runs.intervals = {f"backfill__{day.start.isoformat()}": day for day in days}
     context, grid = run_context(waiting=[day.start for day in days]), Grid(DAY, "Europe/Berlin")
-    assert waiting_runs.waiting_intervals(context, days[2], reach=5, grid=grid) == [days[3], days[1], days[0]]
-    assert waiting_runs.waiting_intervals(context, days[2], reach=5) == [days[3]], "25 hours from each to the next"
+    assert window_operator.waiting_intervals(context, days[2], reach=5, grid=grid) == [days[3], days[1], days[0]]
+    assert window_operator.waiting_intervals(context, days[2], reach=5) == [days[3]], "25 hours from each to the next"
 
 
 def test_nobody_waiting_costs_two_questions(runs: Runs) -> None:
@@ -91,13 +91,13 @@ def test_nobody_waiting_costs_two_questions(runs: Runs) -> None:
         return {}
 
     context["ti"].get_task_states = count
-    assert waiting_runs.waiting_intervals(context, Interval.hour(HOUR_START), reach=84) == []
+    assert window_operator.waiting_intervals(context, Interval.hour(HOUR_START), reach=84) == []
     assert (questions, runs.asked) == ([84, 84], [])
 
 
 def of_schedule(timetable: Any, start: datetime, end: datetime) -> list[tuple[datetime, datetime]]:
     context = {"dag": SimpleNamespace(timetable=timetable)}
-    return [(found.start, found.end) for found in waiting_runs.intervals_of_schedule(context, Interval(start, end))]
+    return [(found.start, found.end) for found in window_operator.intervals_of_schedule(context, Interval(start, end))]
 
 
 @pytest.mark.parametrize("made", [WindowTimetable, lambda cron, zone: CronDataIntervalTimetable(cron, timezone=zone)])
@@ -131,7 +131,7 @@ NOW = ASKED_AT + timedelta(minutes=1)
 
 def hours(ledger: FakeLedger, context: dict[str, Any], limit: int = 84) -> list[datetime]:
     own = run_interval(context)
-    beside = waiting_runs.Beside(ledger=ledger, log=object(), pipeline_name="access_log", own=own, now=NOW)  # type: ignore[arg-type]
+    beside = window_operator.Beside(ledger=ledger, log=object(), pipeline_name="access_log", own=own, now=NOW)  # type: ignore[arg-type]
     return beside.hours(context, limit)
 
 
@@ -165,6 +165,6 @@ def test_an_hour_that_is_still_open_is_left_to_its_own_run(ledger: FakeLedger) -
 def test_a_retry_counts_from_its_runs_start() -> None:
     context = run_context(asked_at=NOW)
     context["dag_run"].start_date = ASKED_AT
-    assert waiting_runs.beginning(context) == ASKED_AT
+    assert window_operator.beginning(context) == ASKED_AT
     context["dag_run"].start_date = None
-    assert waiting_runs.beginning(context) == NOW
+    assert window_operator.beginning(context) == NOW

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 import pytest
 from logbus.schemas.registry_records import KeyType, RegistryKey, SchemaVersion, UnreadableRecord, decoded_key, decoded_version
 from logbus.schemas.registry_state import FENCE, WRITER, RegistryState
+from logbus.schemas.schema_errors import RegistryRefusal
 from logbus.schemas.schema_text import ResolvedSchema, SchemaReference, SchemaText, SchemaType, checked
 
 INT, LONG = (SchemaText(kind=SchemaType.AVRO, text=text) for text in ('"int"', '"long"'))
@@ -164,3 +165,33 @@ def test_avro_is_stored_as_javas_library_writes_it(text: str, form: str) -> None
     stored = checked(ResolvedSchema(schema=schema, referenced={}))
     assert stored.text == form
     assert checked(ResolvedSchema(schema=stored, referenced={})) == stored
+
+
+def field_of(kind: str, default: str) -> str:
+    return f'{{"type":"record","name":"R","fields":[{{"name":"a","type":{kind},"default":{default}}}]}}'
+
+
+DEFAULTS = [
+    ('"string"', '""', True), ('"string"', "null", False), ('"int"', "1", True), ('"int"', "1.0", False), ('"int"', "true", False),
+    ('"int"', str(2**31), False), ('"long"', str(2**31), True), ('"long"', str(2**63), False), ('"double"', "1", True),
+    ('"boolean"', "0", False), ('"null"', "null", True), ('"bytes"', '"\\u00ff"', True), ('["null","int"]', "null", True),
+    ('["null","int"]', "7", True), ('["null","int"]', '"x"', False), ('{"type":"array","items":"int"}', "[]", True),
+    ('{"type":"array","items":"int"}', '["x"]', False), ('{"type":"map","values":"int"}', '{"x":1}', True),
+    ('{"type":"map","values":"int"}', '{"x":"y"}', False), ('{"type":"enum","name":"E","symbols":["A"]}', '"A"', True),
+    ('{"type":"enum","name":"E","symbols":["A"]}', '"B"', False), ('{"type":"fixed","name":"F","size":2}', '"ab"', True),
+    ('{"type":"fixed","name":"F","size":2}', '"abc"', False), (field_of('"int"', "1"), "{}", True),
+    (field_of('"int"', "1"), '{"a":"x"}', False), (field_of('"int"', '"x"'), '{"a":1}', False),
+    ('{"type":"long","logicalType":"timestamp-millis"}', "0", True), ('{"type":"string","logicalType":"uuid"}', "1", False),
+    ('["null",{"type":"array","items":' + field_of('"int"', '"x"') + "}]", "null", False),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "default", "is_valid"), DEFAULTS)
+def test_a_default_has_to_be_of_its_fields_type(kind: str, default: str, is_valid: bool) -> None:
+    text = field_of(kind, default).replace('"name":"R"', '"name":"Outer"', 1)
+    schema = ResolvedSchema(schema=SchemaText(kind=SchemaType.AVRO, text=text), referenced={})
+    if is_valid:
+        assert checked(schema).text
+    else:
+        with pytest.raises(RegistryRefusal, match="invalid default for field a"):
+            checked(schema)

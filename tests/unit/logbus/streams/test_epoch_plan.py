@@ -115,7 +115,7 @@ def test_boundaries_are_those_of_the_windows_from_the_last_one_at_or_before_the_
     frozen = [window(10, 0, 5), window(11, 5, 5), window(13, 7, 9)]
     assert reached_in(frozen, {0: 5, 1: 3}) == {
         0: Reached(position=5, boundaries=[(at(12), 5), (at(13), 7), (at(14), 9)]),
-        1: Reached(position=3, boundaries=[]),
+        1: Reached(position=3, boundaries=[(at(14), 0)]),
     }
 
 
