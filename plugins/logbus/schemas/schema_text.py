@@ -186,9 +186,7 @@ JSON_TYPES: Mapping[str, tuple[type, ...]] = {
     "double": (int, float),
     **dict.fromkeys(("bytes", "string", "fixed", "enum"), (str,)),
     "array": (list,),
-    "map": (dict,),
-    "record": (dict,),
-}
+}  # and of any other an object
 BITS: Mapping[str, int] = {"int": 32, "long": 64}
 
 
@@ -211,7 +209,7 @@ def is_default(schema: AvroSchema, value: Any) -> bool:
     kind = schema.type
     if kind == "union":
         return any(is_default(branch, value) for branch in schema.schemas)
-    if not isinstance(value, JSON_TYPES.get(kind, (object,))) or (isinstance(value, bool) and kind != "boolean"):
+    if type(value) not in JSON_TYPES.get(kind, (dict,)):
         return False
     match kind:
         case "int" | "long":

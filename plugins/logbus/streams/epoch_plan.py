@@ -91,15 +91,15 @@ def walk(partition: int, reached: Reached, end: int, log_end: int, pipeline: mod
     if position >= end:
         return parts
     later, at = list(reached.boundaries), None
-    known = position  # before it there is no boundary after `at`
+    searched_to = position  # up to here no interval after `at` begins
     if later and later[0][1] <= position:
         at, offset = later.pop(0)
-        known = position if reached.hour is not None else offset
+        searched_to = position if reached.hour is not None else offset
     elif reached.hour is None:
         # Records without a usable stamp at the head of the log go with the first one that has one.
         first = yield BoundaryQuestion(partition=partition, at=model.EPOCH, start_offset=0, end_offset=log_end)
         if first is not None:
-            at, known = grid.floor(model.instant(first.timestamp_ms)), first.offset
+            at, searched_to = grid.floor(model.instant(first.timestamp_ms)), first.offset
     at = max((instant for instant in (at, reached.hour, at and starts_at) if instant is not None), default=None)
     while at is not None and position < end and len(parts) < parts_max:
         while later and later[0][0] <= at:
@@ -110,9 +110,9 @@ def walk(partition: int, reached: Reached, end: int, log_end: int, pipeline: mod
         if following is not None and following <= next_at:
             next_at = following
         else:
-            first = yield BoundaryQuestion(partition=partition, at=next_at, start_offset=known, end_offset=min(frozen, end))
+            first = yield BoundaryQuestion(partition=partition, at=next_at, start_offset=searched_to, end_offset=min(frozen, end))
             if first is not None and first.offset < frozen:
-                known = max(known, first.offset)
+                searched_to = max(searched_to, first.offset)
                 boundary, hour = first.offset, grid.floor(model.instant(first.timestamp_ms))
                 next_at = max(next_at, hour) if following is None or hour < following else next_at
             elif following is not None:
