@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from logbus import errors
+from logbus import errors, waiting
 from logbus.cli import completion, options, output
 from logbus.formatting import many, several
 from logbus.kafka import cluster
@@ -241,7 +241,7 @@ def cancel(cluster_moves: Reassignments, facts: cluster.ClusterFacts, targets: A
 
 def finish(cluster_moves: Reassignments, scope: Sequence[PartitionId], is_watched: bool) -> None:
     """Look on if that is wanted, and clean up if there is nothing left to look at."""
-    moves = replica_moves.ReplicaMoves(cluster_moves)
+    moves = replica_moves.ReplicaMoves(cluster_moves, say=waiting.on_stderr)
     if is_watched:
         moves.watch(changes_only(), scope)
     cleared = moves.clear(scope)
