@@ -188,9 +188,9 @@ def columns_of(pipeline: model.Pipeline) -> dict[str, str]:
 
 
 def ensure_tables(connection: sa.Connection, row: Mapping[Any, Any], pipeline: model.Pipeline) -> None:
-    """Makes table and view of a stream that has none yet, and no other: a table of somebody else's is not written to. A view alone
-    that is gone, with a table that it was of, is made again. `WrongRequest` if they are not what the stream's definition makes of
-    the pipeline's columns now."""
+    """Makes table and view of a stream that has none yet, and no other: a table of somebody else's is not written to. A view
+    that alone is gone is made again. `WrongRequest` if they are not what the stream's definition makes of the pipeline's columns
+    now."""
     stream = of_ledger(row)
     columns = columns_of(registration.with_inferred(connection, pipeline))
     loaded = loaded_windows(stream, pipeline.topic, parse_table(pipeline.table), columns)
