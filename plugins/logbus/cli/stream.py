@@ -261,14 +261,17 @@ def with_driver(function: options.Function) -> options.Function:
     """Where a stream's driver runs; the command gets `driver`, what submits it."""
 
     @functools.wraps(function)
-    def collected(warehouse_url: str, config: Mapping[str, Any], master: str, remote: str | None, **chosen: Any) -> Any:
+    def collected(
+        name: str, warehouse_url: str, config: Mapping[str, Any], master: str, remote: str | None, **chosen: Any
+    ) -> Any:
         from logbus.streams.run import StreamSubmission
 
-        options.open_ledger(warehouse_url)
+        with options.open_ledger(warehouse_url).engine.connect() as connection:
+            stream_ledger.find(connection, name)  # before Spark is started
         driver = StreamSubmission(
             warehouse_url=warehouse_url, client_config=config, say=output.echo_err, master=master, remote=remote
         )
-        return function(driver=driver, **chosen)
+        return function(name=name, driver=driver, **chosen)
 
     wrapped: options.Function = options.warehouse_option(options.with_client(collected))
     for option in ("remote", "master"):
