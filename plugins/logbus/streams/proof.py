@@ -182,7 +182,7 @@ def _compare(engine: sa.Engine, name: str, start: datetime) -> ComparedHour:
         if behind:
             return ComparedHour(window=window, verdict=BEHIND, problems=[f"{part} is not read to its end" for part in behind])
         problems = epochs.tiling_problems(window.ranges, parts)
-        if problems and (repair := repair_in(connection, row)) is not None and repair.covers(start):
+        if problems and (repair := repair_in(connection, row)) is not None and start in repair.hours:
             return ComparedHour(window=window, verdict=BEHIND, problems=problems)
         loaded = _loaded_parts(connection, window)
         problems = problems or epochs.reading_problems(loaded, parts)
@@ -272,7 +272,7 @@ def _write(engine: sa.Engine, name: str, comparison: ComparedHour, now: datetime
         verdict = comparison.verdict
         if comparison.deltas is not None:
             table = ArrivalTable(stream=of_ledger(row), columns=row["columns"])
-            connection.execute(table.delete_hours(), {"since": start, "until": start})
+            connection.execute(table.delete_hours(), {"hours": [start]})
             connection.execute(table.add(), {"deltas": comparison.deltas})
             parts, replaced_by = _parts_of_load(comparison), attempt
             is_of_load = _is_redriven(connection, window) or (

@@ -152,9 +152,10 @@ class ArrivalTable:
         return f"{chosen}({', '.join(expressions.by_bytes(side, kind) for side in (stored, added))}){expressions.plain(kind)}"
 
     def delete_hours(self) -> TextClause:
-        """Of the hours that begin in [:since, :until]; null: without an end."""
-        until = f"{ARRIVED_HOUR} <= coalesce(cast(:until as timestamptz), 'infinity')"
-        return text(f"delete from {self._table} where {ARRIVED_HOUR} >= cast(:since as timestamptz) and {until}")
+        return text(f"delete from {self._table} where {ARRIVED_HOUR} = any(cast(:hours as timestamptz[]))")
+
+    def delete_since(self) -> TextClause:
+        return text(f"delete from {self._table} where {ARRIVED_HOUR} >= cast(:since as timestamptz)")
 
     def differences(self, computed: str | None) -> TextClause:
         """The rows that only the stream has of an hour, or only what is computed; None: nothing is."""
