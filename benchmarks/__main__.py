@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import signal
 import sys
+from dataclasses import replace
 from importlib import import_module
 
 from rich.console import Console
@@ -12,7 +13,8 @@ from rich.console import Console
 from benchmarks import figures
 from benchmarks.loads import FULL, QUICK, Scale
 
-NAMES = ("produce", "consume", "ingest", "paper", "cluster", "growth", "upkeep", "fairness", "tls", "ui")
+NAMES = ("produce", "consume", "ingest", "paper", "cluster", "growth", "upkeep", "fairness", "tls", "ui", "streams")
+HOUR_SECONDS = 3600.0
 WIDTH = 170  # the same table in a terminal and in a build log
 
 
@@ -24,6 +26,7 @@ def main() -> None:
         "--quick", action="store_true", help="a little of everything, to see that it runs; the figures mean nothing"
     )
     parser.add_argument("--docs", action="store_true", help="write the figures into docs/benchmarks.md and docs/figures/")
+    parser.add_argument("--hour", action="store_true", help="steady loads last an hour, to see whether memory grows")
     options = parser.parse_args()
     names = options.names or list(NAMES)
     unknown = sorted(set(names) - set(NAMES))
@@ -31,7 +34,10 @@ def main() -> None:
         parser.error(f"no benchmark named {', '.join(unknown)}; there are: {', '.join(NAMES)}")
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # ends what was started in an orderly way
     console = Console(width=WIDTH, soft_wrap=True)
-    missed = [one for name in names for one in _run(name, console, QUICK if options.quick else FULL, docs=options.docs)]
+    scale = QUICK if options.quick else FULL
+    if options.hour:
+        scale = replace(scale, steady_seconds=HOUR_SECONDS)
+    missed = [one for name in names for one in _run(name, console, scale, docs=options.docs)]
     if missed:
         console.print(f"[red]{len(missed)} targets were not held[/red]")
         raise SystemExit(1)

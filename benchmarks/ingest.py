@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
 import tempfile
 import threading
@@ -37,7 +38,7 @@ from sqlalchemy import text
 
 from benchmarks import processes
 from benchmarks.figures import Figure, Target, figure
-from benchmarks.ingest_data import AVRO_SCHEMA, COLUMNS, STARTED, as_avro, produce_events, write_events
+from benchmarks.ingest_data import AVRO_SCHEMA, COLUMNS, STARTED, as_avro, events, produce_events, write_events
 from benchmarks.loads import Scale
 from benchmarks.peers.logbus import LogbusBroker
 from benchmarks.timed_load import PREFIX
@@ -55,10 +56,12 @@ RSS_PERIOD_SECONDS = 0.1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timed:
-    """One load in a running session: its seconds, those of its commits, and the most memory that driver and workers held."""
+    """One job in a running session: its seconds, those of its commits, and the CPU time and the most memory of driver, JVM and
+    workers."""
 
     seconds: float
     commit_seconds: Sequence[float]
+    cpu_seconds: float
     rss_mib: float
 
 
@@ -94,8 +97,8 @@ def large_window(place: Any, console: Console, scale: Scale) -> list[Figure]:
     count = scale.records(EVENTS)
     first = place("quarter")
     for topic, size in (("events", count), ("quarter", count // 4)):
-        produce_events(first.client, topic, size, PARTITIONS)
-    produce_events(first.client, AVRO_TOPIC, count, PARTITIONS, as_avro)
+        produce_events(first.client, topic, events(size, hours=1), PARTITIONS)
+    produce_events(first.client, AVRO_TOPIC, events(count, hours=1), PARTITIONS, as_avro)
     quarter, _ = load_ours(first, "quarter", count // 4)
     ours, again, avro, barest, audits, checksums = [], [], [], [], [], []
     for number in range(scale.rounds):
@@ -252,19 +255,9 @@ def make_table(place: Place, name: str, system: str) -> None:
         connection.execute(text(f"create table {name} ({system}, {columns})"))
 
 
-def submit(place: Place, side: str, arguments: Sequence[str]) -> Timed:
+def submit(place: Place, side: str, arguments: Sequence[str], conf: Mapping[str, str] | None = None) -> Timed:
     """Runs spark-submit and samples its memory until it ends."""
-    settings = [word for key, value in spark_submit.conf().items() for word in ("--conf", f"{key}={value}")]
-    options = ["--master", spark_submit.LOCAL_MASTER, "--driver-memory", spark_submit.LOCAL_DRIVER_MEMORY]
-    program = str(Path(__file__).with_name("timed_load.py"))
-    secrets = {**spark_submit.environment(place.warehouse, place.client), "LOGBUS_BENCH_URI": libpq_uri(place.warehouse)}
-    out = place.directory / f"{side}.out"
-    out.unlink(missing_ok=True)
-    process = processes.start(
-        [spark_submit.spark_submit_binary(), *options, *settings, program, side, *arguments],
-        log_path=out,
-        env={**os.environ, **secrets},
-    )
+    process, out = start(place, side, arguments, conf)
     try:
         rss_bytes = watched(process.pid, process.poll)
     finally:
@@ -273,6 +266,20 @@ def submit(place: Place, side: str, arguments: Sequence[str]) -> Timed:
     if status != 0 or not lines:
         raise RuntimeError(f"the job {side} ended with {status}:\n{processes.tail(out)}")
     return Timed(**json.loads(lines[-1].removeprefix(PREFIX)), rss_mib=rss_bytes / 2**20)
+
+
+def start(
+    place: Place, side: str, arguments: Sequence[str], conf: Mapping[str, str] | None = None
+) -> tuple[subprocess.Popen[bytes], Path]:
+    """spark-submit, and where its output goes. `conf`: settings of this side's own."""
+    settings = [word for key, value in {**spark_submit.conf(), **(conf or {})}.items() for word in ("--conf", f"{key}={value}")]
+    options = ["--master", spark_submit.LOCAL_MASTER, "--driver-memory", spark_submit.LOCAL_DRIVER_MEMORY]
+    program = str(Path(__file__).with_name("timed_load.py"))
+    secrets = {**spark_submit.environment(place.warehouse, place.client), "LOGBUS_BENCH_URI": libpq_uri(place.warehouse)}
+    out = place.directory / f"{side}.out"
+    out.unlink(missing_ok=True)
+    command = [spark_submit.spark_submit_binary(), *options, *settings, program, side, *arguments]
+    return processes.start(command, log_path=out, env={**os.environ, **secrets}), out
 
 
 def watched(pid: int, ended: Any) -> int:

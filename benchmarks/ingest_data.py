@@ -1,10 +1,11 @@
-"""The records of the ingest benchmark: web events as JSON of about 200 bytes, and the same as Avro."""
+"""The records of the ingest benchmark: web events as JSON of about 200 bytes, and the same as Avro; and how a benchmark's records
+get into a topic."""
 
 from __future__ import annotations
 
 import io
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from random import Random
@@ -56,13 +57,17 @@ def write_events(path: Path, count: int, hours: int) -> None:
 
 
 def produce_events(
-    client: dict[str, str], topic: str, count: int, partitions: int, encode: Callable[[str], bytes] = str.encode
+    client: Mapping[str, str],
+    topic: str,
+    stamped: Iterable[tuple[int, str]],
+    partitions: int,
+    encode: Callable[[str], bytes] = str.encode,
 ) -> None:
-    """Produces one hour of events, to the partitions in turn."""
-    admin = AdminClient(client)
+    """Produces events, each with its timestamp in milliseconds, into a new topic, to the partitions in turn."""
+    admin = AdminClient(dict(client))
     admin.create_topics([NewTopic(topic, partitions, config={"retention.ms": "-1"})])[topic].result(WAIT_SECONDS)
     producer = Producer({**client, "enable.idempotence": True, "linger.ms": 20, "queue.buffering.max.messages": 1_000_000})
-    for number, (stamp, event) in enumerate(events(count, hours=1)):
+    for number, (stamp, event) in enumerate(stamped):
         value = encode(event)
         while True:
             try:

@@ -35,6 +35,7 @@ class Scale:
 
     rounds: int
     share: float
+    steady_seconds: float = 120.0  # how long a steady load lasts: an hour where memory is watched (--hour)
 
     def records(self, full: int) -> int:
         return max(100, int(full * self.share))
@@ -45,7 +46,7 @@ class Scale:
 
 
 FULL = Scale(rounds=3, share=1.0)
-QUICK = Scale(rounds=1, share=0.03)
+QUICK = Scale(rounds=1, share=0.03, steady_seconds=10.0)
 
 BATCH_1 = Load(
     name="producer, batch 1, acks=1",

@@ -1,9 +1,12 @@
-"""The entry point for spark-submit in the ingest benchmark: starts the session, then times one load in it.
+"""The entry point for spark-submit in the benchmarks of loads and streams: starts the session, then times one job in it.
 
     spark-submit timed_load.py ours --pipeline NAME --window ...      our application, as it is
     spark-submit timed_load.py barest '{"topic": ...}'                the barest job
+    spark-submit timed_load.py stream --stream NAME --once            our stream, as it is
+    spark-submit timed_load.py structured '{"topic": ...}'            the same in plain Structured Streaming
 
-Prints one line `LOGBUS_BENCH {"seconds": ..., "commit_seconds": [...]}`. The session's start, the same for both, is not counted.
+Prints one line `LOGBUS_BENCH {"seconds": ..., "commit_seconds": [...], "cpu_seconds": ...}`. The session's start, the same for
+all, is not counted.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ from typing import Any
 PREFIX = "LOGBUS_BENCH "
 
 
-def timed_ours(arguments: Sequence[str]) -> dict[str, Any]:
+def timed_ours(session: Any, arguments: Sequence[str]) -> dict[str, Any]:
     """The application's own `run`, with each commit timed as well."""
     from logbus.loads.sinks.postgres import PostgresSink
     from logbus_spark import load_windows
@@ -42,26 +45,48 @@ def timed_ours(arguments: Sequence[str]) -> dict[str, Any]:
     return {"seconds": seconds, "commit_seconds": commit_seconds}
 
 
-def timed_barest(context: Any, arguments: Sequence[str]) -> dict[str, Any]:
+def timed_barest(session: Any, arguments: Sequence[str]) -> dict[str, Any]:
     from benchmarks.barest_load import Ask, load
 
     asked = json.loads(arguments[0])
     ends = {int(partition): end for partition, end in asked.pop("ends").items()}
     ask = Ask(**asked, ends=ends, uri=os.environ["LOGBUS_BENCH_URI"])
     started = time.monotonic()
-    load(context, ask)
+    load(session.sparkContext, ask)
     return {"seconds": time.monotonic() - started, "commit_seconds": []}
+
+
+def timed_stream(session: Any, arguments: Sequence[str]) -> dict[str, Any]:
+    from logbus_spark import stream
+
+    started = time.monotonic()
+    stream.run(arguments, os.environ)
+    return {"seconds": time.monotonic() - started, "commit_seconds": []}
+
+
+def timed_structured(session: Any, arguments: Sequence[str]) -> dict[str, Any]:
+    from benchmarks.structured_stream import StructuredAsk, query
+
+    ask = StructuredAsk(**json.loads(arguments[0]), uri=os.environ["LOGBUS_BENCH_URI"])
+    started = time.monotonic()
+    query(session, ask).awaitTermination()
+    return {"seconds": time.monotonic() - started, "commit_seconds": []}
+
+
+SIDES = {"ours": timed_ours, "barest": timed_barest, "stream": timed_stream, "structured": timed_structured}
 
 
 def main() -> None:
     from pyspark.sql import SparkSession
 
+    from benchmarks.processes import cpu_seconds
+
     side, *arguments = sys.argv[1:]
     session = SparkSession.builder.getOrCreate()
-    print(
-        PREFIX + json.dumps(timed_ours(arguments) if side == "ours" else timed_barest(session.sparkContext, arguments)),
-        flush=True,
-    )
+    jvm = os.getppid()  # of which driver and workers are children
+    cpu_before = cpu_seconds(jvm)
+    timed = SIDES[side](session, arguments)
+    print(PREFIX + json.dumps({**timed, "cpu_seconds": cpu_seconds(jvm) - cpu_before}), flush=True)
     session.stop()
 
 

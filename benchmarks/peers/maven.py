@@ -16,14 +16,17 @@ from benchmarks import processes
 from benchmarks.processes import Missing
 
 FETCH_SECONDS_MAX = 600
+ANYTHING = "<groupId>*</groupId><artifactId>*</artifactId>"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Jars:
-    """A set of artifacts with their dependencies; `name` is its folder in the cache. Artifacts are `group:artifact:version`."""
+    """A set of artifacts; `name` is its folder in the cache. Artifacts are `group:artifact:version`. `has_dependencies`: theirs
+    are fetched as well."""
 
     name: str
     artifacts: tuple[str, ...]
+    has_dependencies: bool = True
 
     def folder(self) -> Path:
         """The folder with the jars; fetched once."""
@@ -52,8 +55,9 @@ class Jars:
 
     def pom(self) -> str:
         parts = [one.split(":") for one in self.artifacts]
+        alone = "" if self.has_dependencies else f"<exclusions><exclusion>{ANYTHING}</exclusion></exclusions>"
         dependencies = "".join(
-            f"<dependency><groupId>{group}</groupId><artifactId>{artifact}</artifactId><version>{version}</version></dependency>"
+            f"<dependency><groupId>{group}</groupId><artifactId>{artifact}</artifactId><version>{version}</version>{alone}</dependency>"
             for group, artifact, version in parts
         )
         return (

@@ -6,6 +6,8 @@
     hourly_aggregate:  aggregate -> audit                       after each audit of the pipeline, the event hours that it touched
     windowed_aggregate:  once -> prove                          every few minutes, what has arrived; proven after each audit
     windowed_counts:  the same, which counts
+    live_rows:      once -> prove                               the rows themselves, seconds after they arrive
+    joined:         join -> once -> prove, of both sides        rows of two pipelines that belong together
 
     hourly_ingest(pipeline="clicks", topic="web.clicks", table="clicks", parse="json", max_error_rate=0.01)
 
@@ -22,27 +24,26 @@ of them loads an hour first, or again. A DAG made here belongs to the calling fi
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Any, Unpack
 
-from airflow.sdk import DAG, AssetOrTimeSchedule, CronTriggerTimetable, Param
+from airflow.sdk import DAG, Param
 
 from logbus import assets, errors, expressions, spark_submit, timetable
 from logbus.aggregates.definition import EVENT_TIME_DEFAULT, define_aggregate
+from logbus.dag_arguments import CONNECTIONS_DEFAULT, Connections, dag_defaults
 from logbus.expressions import avg_of, count, max_of, min_of, sum_of
-from logbus.hooks.broker import BrokerHook
-from logbus.hooks.warehouse import WarehouseHook
 from logbus.model import Grid, Pipeline
-from logbus.operators import audit_window, freeze_window, load_window, prove_stream, stream_once
+from logbus.operators import audit_window, freeze_window, load_window
 from logbus.operators import hourly_aggregate as aggregates
 from logbus.pipeline_definition import PipelineOptions, as_pipeline, define_pipeline
-from logbus.sensors import stream_healthy
-from logbus.streams.definition import MAX_OFFSETS_DEFAULT, TRIGGER_DEFAULT, WINDOW_DEFAULT, define_stream
+from logbus.stream_pipelines import joined, live_rows, windowed_aggregate, windowed_counts
+from logbus.streams.definition import Lookup
 from logbus.windows.catch_up import WINDOWS_UNCONFIRMED_MAX
 
 __all__ = [
     "Connections",
+    "Lookup",
     "Pipeline",
     "avg_of",
     "catch_up",
@@ -51,6 +52,8 @@ __all__ = [
     "hourly_aggregate",
     "hourly_ingest",
     "ingest",
+    "joined",
+    "live_rows",
     "many_topics",
     "max_of",
     "min_of",
@@ -59,27 +62,8 @@ __all__ = [
     "windowed_counts",
 ]
 
-# Runs of the past may be triggered (a rerun of an old hour); with catchup off, the start date alone schedules nothing.
-START_DATE = datetime(2000, 1, 1, tzinfo=UTC)
 # The gaps that the load has also filled, as text; empty if its XCom has no such key.
 FILLED = "{{ ((ti.xcom_pull(task_ids='load') or {}).get('filled') or []) | join(' ') }}"
-# A start of Spark costs some ten seconds: more often is not worth it; then it is `logbus stream run`, a process of its own.
-EVERY_FIVE_MINUTES = "*/5 * * * *"
-HEALTH_TIMEOUT = timedelta(minutes=10)  # of the sensor beside a continuous stream; the next run looks again
-TASK_DEFAULTS: Mapping[str, Any] = {"retries": 2, "retry_delay": timedelta(seconds=30)}
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Connections:
-    """Airflow connections by their ids, and the pool that keeps Spark drivers from running in parallel."""
-
-    kafka: str = BrokerHook.default_conn_name
-    warehouse: str = WarehouseHook.default_conn_name
-    spark: str = "spark_default"
-    pool: str = spark_submit.LOAD_POOL
-
-
-CONNECTIONS_DEFAULT = Connections()
 
 
 def ingest(
@@ -121,7 +105,7 @@ def ingest(
     if proven_within is not None:
         alert, given = timetable.deadline(defined, proven_within, on_late_callback), (dag_arguments or {}).get("deadline") or []
         dag_arguments = {**(dag_arguments or {}), "deadline": [alert, *(given if isinstance(given, list) else [given])]}
-    with DAG(defined.name, **_dag_defaults(arguments, dag_arguments)) as dag:
+    with DAG(defined.name, **dag_defaults(arguments, dag_arguments)) as dag:
         freeze = freeze_window.FreezeWindowOperator(task_id="freeze", **common)
         load = load_window.LoadWindowOperator(
             task_id="load",
@@ -218,7 +202,7 @@ def catch_up(
     params = {"since": _instant_parameter("the first hour"), "until": _instant_parameter("the end of the last hour")}
     given = {**(dag_arguments or {})}
     given["params"] = {**params, **given.get("params", {})}
-    with DAG(f"{defined.name}_catchup", **_dag_defaults(arguments, given)) as dag:
+    with DAG(f"{defined.name}_catchup", **dag_defaults(arguments, given)) as dag:
         freeze = freeze_window.FreezeClosedWindowsOperator(
             task_id="freeze", since="{{ params.since }}", until="{{ params.until }}", max_windows=max_windows, **common
         )
@@ -267,7 +251,7 @@ def hourly_aggregate(
         "schedule": [assets.table_asset(aggregate.pipeline)],
         "max_active_runs": 1,
     }
-    with DAG(aggregate.name, **_dag_defaults(arguments, dag_arguments)) as dag:
+    with DAG(aggregate.name, **dag_defaults(arguments, dag_arguments)) as dag:
         compute = aggregates.HourlyAggregateOperator(
             task_id="aggregate", aggregate=aggregate, warehouse_conn_id=connections.warehouse
         )
@@ -279,131 +263,6 @@ def hourly_aggregate(
         )
         compute >> audit
     return dag
-
-
-def windowed_aggregate(
-    pipeline: Pipeline | str,
-    connections: Connections = CONNECTIONS_DEFAULT,
-    *,
-    name: str,
-    keys: Sequence[str] = (),
-    measures: Mapping[str, expressions.Measure],
-    event_time: str = EVENT_TIME_DEFAULT,
-    window: str | timedelta = WINDOW_DEFAULT,
-    where: str | None = None,
-    table: str | None = None,
-    trigger: str | timedelta = TRIGGER_DEFAULT,
-    max_offsets_per_trigger: int = MAX_OFFSETS_DEFAULT,
-    schedule: str = EVERY_FIVE_MINUTES,
-    continuous: bool = False,
-    dag_arguments: Mapping[str, Any] | None = None,
-) -> DAG:
-    """The DAG `name`, of a stream: what has arrived is counted within minutes, or seconds, and each hour is proven equal to what
-    its load brings.
-
-    A run counts all that has arrived since the last one (`once`), and then compares the hours that were audited since (`prove`):
-    offsets, records, and every value. It begins by the schedule, and after each audit of the pipeline. The proof's success is an
-    event of `assets.stream_asset`, and for each proven hour one of `assets.proven_hours_asset`.
-
-    A record counts in the window of its own time, however late it comes. Users read the view; where a load and the stream differ,
-    the load's values take the stream's place, and the run fails.
-
-    :param pipeline: a `Pipeline` that loads into PostgreSQL, or the name of a registered one
-    :param name: of the stream, and of its view unless `table` is given
-    :param keys: columns of the pipeline's table by which rows are grouped
-    :param measures: columns of the view, by name: `count()`, `sum_of`, `min_of`, `max_of`, `avg_of` of a column
-    :param event_time: the column with the time at which something happened; by default the record's own timestamp
-    :param window: the length of what a row stands for, a part of an hour: `1m`, `5m`, `15m`, `1h`
-    :param where: a condition that rows have to meet (logbus.expressions): `status >= 500 and method = 'GET'`
-    :param trigger: an epoch begins at most this often
-    :param max_offsets_per_trigger: how many offsets one epoch reads at most
-    :param schedule: when a run begins by the clock, as a cron expression; each starts Spark, which takes some ten seconds
-    :param continuous: `logbus stream run` computes it, a process of its own, whose counts are seconds old; the DAG then looks
-        after it (`healthy`) and proves
-    :param dag_arguments: arguments for the DAG itself
-    """
-    stream = define_stream(
-        name,
-        pipeline,
-        keys=keys,
-        measures=measures,
-        event_time=event_time,
-        window=window,
-        where=where,
-        table=table,
-        trigger=trigger,
-        max_offsets_per_trigger=max_offsets_per_trigger,
-    )
-    places: dict[str, Any] = {"warehouse_conn_id": connections.warehouse, "kafka_conn_id": connections.kafka}
-    arguments = {
-        "description": f"{stream.aggregate.words()}, of {stream.pipeline} into {stream.table}, as it arrives",
-        "schedule": AssetOrTimeSchedule(
-            timetable=CronTriggerTimetable(schedule, timezone="UTC"), assets=[assets.table_asset(stream.pipeline)]
-        ),
-        "max_active_runs": 1,
-    }
-    with DAG(stream.name, **_dag_defaults(arguments, dag_arguments)) as dag:
-        prove = prove_stream.ProveStreamOperator(
-            task_id="prove",
-            stream=stream,
-            warehouse_conn_id=connections.warehouse,
-            outlets=assets.stream_outlets(stream.name),
-        )
-        if continuous:
-            # Beside each other: a driver that is away must fail the run, and keeps no hour from its proof.
-            stream_healthy.StreamHealthySensor(
-                task_id="healthy", stream=stream, timeout=HEALTH_TIMEOUT.total_seconds(), retries=0, **places
-            )
-        else:
-            once = stream_once.StreamOnceOperator(
-                task_id="once", stream=stream, conn_id=connections.spark, pool=connections.pool, **places
-            )
-            once >> prove
-    return dag
-
-
-def windowed_counts(
-    pipeline: Pipeline | str,
-    connections: Connections = CONNECTIONS_DEFAULT,
-    *,
-    name: str,
-    keys: Sequence[str] = (),
-    event_time: str = EVENT_TIME_DEFAULT,
-    window: str | timedelta = WINDOW_DEFAULT,
-    where: str | None = None,
-    table: str | None = None,
-    schedule: str = EVERY_FIVE_MINUTES,
-    continuous: bool = False,
-    dag_arguments: Mapping[str, Any] | None = None,
-) -> DAG:
-    """`windowed_aggregate` with one measure, `count`: how many records of each key in each window. Its arguments are the same."""
-    return windowed_aggregate(
-        pipeline,
-        connections,
-        name=name,
-        keys=keys,
-        measures={"count": count()},
-        event_time=event_time,
-        window=window,
-        where=where,
-        table=table,
-        schedule=schedule,
-        continuous=continuous,
-        dag_arguments=dag_arguments,
-    )
-
-
-def _dag_defaults(arguments: Mapping[str, Any], given: Mapping[str, Any] | None) -> dict[str, Any]:
-    """The defaults of all our DAGs, then those of this kind, then the author's arguments."""
-    defaults = {"catchup": False, "tags": ["logbus"], **arguments, **(given or {})}
-    default_args = {**TASK_DEFAULTS, **(defaults.get("default_args") or {})}
-    if "start_date" not in {**default_args, **defaults}:
-        if defaults["catchup"]:
-            raise errors.UserError(
-                "catchup=True needs a start_date in dag_arguments, too: Airflow creates a run for every window since then"
-            )
-        defaults["start_date"] = START_DATE
-    return {**defaults, "default_args": default_args}
 
 
 def _window_words(grid: Grid) -> str:

@@ -63,6 +63,8 @@ FUNCTIONS = (
     "hourly_aggregate",
     "windowed_aggregate",
     "windowed_counts",
+    "live_rows",
+    "joined",
     "Connections",
 )
 # Only members with a docstring; `members: true` would show every attribute.

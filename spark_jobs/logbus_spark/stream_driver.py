@@ -29,17 +29,17 @@ from logbus.loads import frozen_schemas
 from logbus.parsing import batches, parser_for
 from logbus.schemas.decoders import FORMATS
 from logbus.streams import epoch_commit, stream_ledger
-from logbus.streams.arrow_aggregation import Aggregator
 from logbus.streams.definition import Stream
 from logbus.streams.epoch_plan import EpochPlanner, PlannedPart, reached_in
 from logbus.streams.epochs import EpochPart, FrozenHour, Repair
+from logbus.streams.kinds import Collector, collector_of
 from logbus.windows import boundaries
 from logbus.windows.log_changes import refuse_if_recreated
 from pyspark.sql import SparkSession
 from sqlalchemy import Engine
 from sqlalchemy.exc import InterfaceError, OperationalError, SQLAlchemyError
 
-from logbus_spark import session
+from logbus_spark import records, session
 from logbus_spark.application import Application, Preparation, cause
 from logbus_spark.job import TASKS_PER_CORE, PlanSlice, pack_slices
 from logbus_spark.stream_task import EpochJob, EpochTaskResult, PartTally, epoch_plans, row_columns
@@ -48,6 +48,14 @@ from logbus_spark.stream_task import EpochJob, EpochTaskResult, PartTally, epoch
 FAILED_JOBS_MAX = 4
 PLANS_IN_VAIN_MAX = 5  # a window may be frozen while an epoch is computed, but not each time
 AWAY_POLL_SECONDS = 1.0
+
+AWAY = (
+    errors.BrokerUnavailable,
+    errors.RegistryUnavailable,
+    errors.WarehouseUnavailable,
+    InterfaceError,
+    OperationalError,
+)
 
 RunTasks = Callable[[EpochJob, Sequence[PlanSlice], Mapping[str, Any]], list[EpochTaskResult]]
 
@@ -108,11 +116,11 @@ class StreamDriver:
     goal: dict[int, int] | None = field(default=None, init=False)  # where the log ends, with `once` where it ended at the start
     checked: set[model.Interval] = field(default_factory=set, init=False)  # windows that all parts are known to keep to
     hours: dict[int, tuple[int, datetime]] = field(default_factory=dict, init=False)  # by partition where our last part ended
-    superseded: errors.AttemptSuperseded | None = field(default=None, init=False)
+    ended_by: errors.LogbusError | None = field(default=None, init=False)
     ownership: stream_ledger.Ownership = field(init=False)
     pipeline: model.Pipeline = field(init=False)
     prepared: Preparation = field(init=False)
-    aggregator: Aggregator = field(init=False)
+    collector: Collector = field(init=False)
 
     @property
     def engine(self) -> Engine:
@@ -150,8 +158,8 @@ class StreamDriver:
         try:
             with attempts_of.heartbeats(self.beat, self.beat_seconds):
                 self.loop(once=once)
-            if self.superseded is not None:
-                raise self.superseded
+            if self.ended_by is not None:
+                raise self.ended_by
         except errors.AttemptSuperseded:
             raise
         except Exception as error:
@@ -162,11 +170,12 @@ class StreamDriver:
         return self.done
 
     def beat(self) -> None:
-        """Says that the driver is alive. Only here does one that has nothing to commit learn that another has begun."""
+        """Says that the driver is alive. Only here does one that has nothing to commit learn that another has begun, or that the
+        stream is gone."""
         try:
             stream_ledger.heartbeat(self.engine, self.ownership, self.now(), error=self.waits_because or None)
-        except errors.AttemptSuperseded as error:
-            self.superseded = error
+        except errors.LogbusError as error:
+            self.ended_by = error
             self.stop.set()
 
     def prepare(self) -> None:
@@ -174,14 +183,15 @@ class StreamDriver:
         self.pipeline = self.application.ledger.pipeline(self.stream.pipeline)
         if self.pipeline.parse in FORMATS:
             book = frozen_schemas.book_of(self.engine, self.pipeline.name)
-            self.take(self.application.meet(self.pipeline, book, ()))
+            prefixes = records.sampled_prefixes(self.application.client.config, self.pipeline, self.unread())
+            self.take(self.application.meet(self.pipeline, book, prefixes))
             return
         inferred = self.application.infer(self.pipeline, self.unread()) if self.pipeline.options.infer else self.pipeline
         self.take(self.application.with_target(inferred))
 
     def take(self, prepared: Preparation) -> None:
         parser = parser_for(prepared.pipeline.parse, prepared.pipeline.settings, prepared.book)
-        self.prepared, self.aggregator = prepared, Aggregator(self.stream.aggregate, row_columns(parser))
+        self.prepared, self.collector = prepared, collector_of(self.stream.content, row_columns(parser))
 
     def unread(self) -> list[model.OffsetRange]:
         positions = stream_ledger.positions(self.engine, self.name)
@@ -214,7 +224,7 @@ class StreamDriver:
             step = self.next_step(once=once)
         except (errors.AccessDenied, errors.NotAskable):
             raise
-        except (errors.BrokerUnavailable, errors.WarehouseUnavailable, OperationalError, InterfaceError) as error:
+        except AWAY as error:
             raise self.away(error) from error
         except errors.EpochStraddles as error:
             self.plans_in_vain += 1
@@ -293,7 +303,7 @@ class StreamDriver:
         return epoch_commit.Epoch(
             number=number,
             parts=[epoch_part(number, part, tallies.get(index, PartTally())) for index, part in enumerate(parts)],
-            deltas=self.aggregator.merge(result.deltas for result in results if result.deltas is not None),
+            deltas=self.collector.merge(result.deltas for result in results if result.deltas is not None),
             newest_timestamp=model.instant(newest_ms) if 0 <= newest_ms <= batches.CALENDAR_MS_MAX else None,
         )
 
@@ -313,7 +323,7 @@ class StreamDriver:
         if not slices:
             return []
         job = EpochJob(
-            aggregate=self.stream.aggregate,
+            content=self.stream.content,
             topic=pipeline.topic,
             isolation_level=pipeline.isolation_level,
             parse=pipeline.parse,

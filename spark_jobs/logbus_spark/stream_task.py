@@ -13,11 +13,10 @@ from typing import Any, Self
 import pyarrow as pa
 import pyarrow.compute as pc
 from logbus import fingerprint, model
-from logbus.aggregates.definition import Aggregate
 from logbus.loads.target import SYSTEM_COLUMNS
 from logbus.parsing import Parser, batches, parser_for
 from logbus.schemas.schema_book import SchemaBook, SchemasUnmet
-from logbus.streams.arrow_aggregation import Aggregator
+from logbus.streams.kinds import Collector, Content, collector_of
 
 from logbus_spark.job import TaskPlan
 from logbus_spark.load_task import all_unmet, collecting_rarely, parse_records, to_rows
@@ -28,7 +27,7 @@ from logbus_spark.records import Records, read_plan
 class EpochJob:
     """Everything a task needs. `hours`: the interval of arrival of each part, by its number, which plans call `window_id`."""
 
-    aggregate: Aggregate
+    content: Content
     topic: str
     isolation_level: str
     parse: str
@@ -86,7 +85,7 @@ def epoch_plans(job: EpochJob, client_config: Mapping[str, Any]) -> Callable[[It
 
 def aggregate_chunks(chunks: Iterable[Records], job: EpochJob) -> EpochTaskResult:
     parser = parser_for(job.parse, job.settings, job.book)
-    schema, aggregator = batches.parser_schema(parser.columns), Aggregator(job.aggregate, row_columns(parser))
+    schema, aggregator = batches.parser_schema(parser.columns), collector_of(job.content, row_columns(parser))
     tallies: dict[int, PartTally] = {}
     chunks = iter(chunks)
     try:
@@ -99,7 +98,7 @@ def aggregate_chunks(chunks: Iterable[Records], job: EpochJob) -> EpochTaskResul
     return EpochTaskResult(tallies=tallies, deltas=aggregator.result())
 
 
-def add(records: Records, job: EpochJob, parser: Parser, schema: pa.Schema, aggregator: Aggregator) -> PartTally:
+def add(records: Records, job: EpochJob, parser: Parser, schema: pa.Schema, aggregator: Collector) -> PartTally:
     hashes = fingerprint.record_hashes(
         records.partition, records.offsets, records.stamps_ms, records.keys, records.values, records.headers
     )

@@ -35,7 +35,7 @@ class FakePartition:
     start_offset: int = 0
     stable_end: int | None = None
     cuts: list[int] = field(default_factory=list)
-    values: dict[int, bytes] = field(default_factory=dict)
+    values: dict[int, bytes | None] = field(default_factory=dict)
 
     def cut(self, end_offset: int) -> None:
         del self.stamps_ms[end_offset:]
@@ -118,7 +118,7 @@ class FakeLog:
     def append(self, name: str, *stamps_ms: int | None, partition: int = 0) -> None:
         self.topics[name][partition].stamps_ms.extend(stamps_ms)
 
-    def append_values(self, name: str, records: Iterable[tuple[int, bytes]], partition: int = 0) -> None:
+    def append_values(self, name: str, records: Iterable[tuple[int, bytes | None]], partition: int = 0) -> None:
         """Append records with these values: (timestamp, value)."""
         part = self.topics[name][partition]
         for stamp, value in records:
@@ -186,9 +186,11 @@ class FakeLog:
     def cluster_id(self) -> str | None:
         return self.cluster
 
-    def value(self, topic: str, partition: int, record: OffsetAndTimestamp) -> bytes:
-        given = self.topics[topic][partition].values.get(record.offset)
-        return value_of(self.ids[topic], partition, record.offset, record.leader_epoch or 0) if given is None else given
+    def value(self, topic: str, partition: int, record: OffsetAndTimestamp) -> bytes | None:
+        values = self.topics[topic][partition].values
+        if record.offset in values:
+            return values[record.offset]
+        return value_of(self.ids[topic], partition, record.offset, record.leader_epoch or 0)
 
     def witness(self, topic: str, partition: int, record: OffsetAndTimestamp) -> Witness:
         value = self.value(topic, partition, record)

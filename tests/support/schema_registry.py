@@ -18,9 +18,10 @@ from logbus.schemas.wire_format import reference_to_id
 
 @dataclass
 class Registry:
-    """`login`: what it wants to see as `user:password`. `asked`: the paths of all requests."""
+    """`login`: what it wants to see as `user:password`. `away`: ids for which it is unavailable. `asked`: the paths of all requests."""
 
     login: str | None = None
+    away: set[int] = field(default_factory=set)
     asked: list[str] = field(default_factory=list)
     by_id: dict[int, dict[str, Any]] = field(default_factory=dict)
     versions: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
@@ -59,6 +60,8 @@ class Registry:
 
     def answer(self, path: str) -> tuple[int, dict[str, Any]]:
         match [unquote(part) for part in urlsplit(path).path.split("/")[1:]]:
+            case ["schemas", "ids", number] if int(number) in self.away:
+                return 503, {"error_code": 503, "message": "Service Unavailable"}
             case ["schemas", "ids", number] if int(number) in self.by_id:
                 return 200, self.by_id[int(number)]
             case ["schemas", "guids", guid]:

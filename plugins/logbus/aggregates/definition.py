@@ -93,6 +93,25 @@ def define_aggregate(
     def wrong(message: str) -> errors.UserError:
         return errors.UserError(f"{kind} {name!r}: {message}")
 
+    its_table = table_for(name, pipeline, table, kind, wrong)
+    length = pipeline_definition.length_of(name, window)
+    if length < MINUTE or length % MINUTE or model.HOUR % length:
+        raise wrong(f"window is a part of an hour in whole minutes, such as '1m', '5m', '15m' or '1h'; got {window!r}")
+    _check_columns(keys, measures, wrong)
+    return Aggregate(
+        name=name,
+        pipeline=pipeline if isinstance(pipeline, str) else pipeline.name,
+        table=its_table,
+        keys=tuple(keys),
+        measures=dict(measures),
+        event_time=event_time,
+        window=length,
+        where=where,
+    )
+
+
+def table_for(name: str, pipeline: model.Pipeline | str, table: str | None, kind: str, wrong: pipeline_settings.MakeError) -> str:
+    """Of what is computed from the pipeline under that name: the same name unless another is given."""
     if not isinstance(name, str) or not pipeline_definition.NAME.fullmatch(name):
         raise wrong(
             "its name may have letters (a to z), digits, dots, dashes and underscores, and not begin with a dot or a dash"
@@ -102,24 +121,11 @@ def define_aggregate(
             f"pipeline {pipeline.name!r} loads into {pipeline.options.sink}, and {kind}s are computed in the transaction of "
             "a PostgreSQL that holds the rows: load into sink='postgres', or aggregate with Spark or DuckDB (`logbus query`)"
         )
-    length = pipeline_definition.length_of(name, window)
-    if length < MINUTE or length % MINUTE or model.HOUR % length:
-        raise wrong(f"window is a part of an hour in whole minutes, such as '1m', '5m', '15m' or '1h'; got {window!r}")
-    _check_columns(keys, measures, wrong)
-    aggregate = Aggregate(
-        name=name,
-        pipeline=pipeline if isinstance(pipeline, str) else pipeline.name,
-        table=table or table_names.target_named_after(name),
-        keys=tuple(keys),
-        measures=dict(measures),
-        event_time=event_time,
-        window=length,
-        where=where,
-    )
-    table_names.check_target(aggregate.table)
-    if isinstance(pipeline, model.Pipeline) and aggregate.target == table_names.parse_table(pipeline.table):
-        raise wrong(f"the table {aggregate.table} is that of the pipeline's rows: give it another by table=...")
-    return aggregate
+    chosen = table or table_names.target_named_after(name)
+    table_names.check_target(chosen)
+    if isinstance(pipeline, model.Pipeline) and table_names.parse_table(chosen) == table_names.parse_table(pipeline.table):
+        raise wrong(f"the table {chosen} is that of the pipeline's rows: give it another by table=...")
+    return chosen
 
 
 def _check_columns(keys: Sequence[str], measures: Mapping[str, expressions.Measure], wrong: pipeline_settings.MakeError) -> None:

@@ -175,16 +175,16 @@ def _differences(
     parameters = {**statements.values(starts, hours), "most": DIFFERENCES_MAX}
     differing = connection.execute(statements.differences(of_windows=not is_full), parameters)
     problems: dict[datetime, list[str]] = {}
-    for start, sentence in difference_sentences([*statements.stored_columns()], statements.aggregate.keys, differing):
+    keys = (WINDOW_START, *statements.aggregate.keys)
+    for start, sentence in difference_sentences([*statements.stored_columns()], keys, differing):
         problems.setdefault(model.Grid().floor(start), []).append(sentence)
     return problems
 
 
 def difference_sentences(
     columns: Sequence[str], keys: Sequence[str], differing: Iterable[Sequence[Any]]
-) -> list[tuple[datetime, str]]:
-    """By the start of a window what `statements.only_in_one` finds, a sentence for each group that differs."""
-    keys = (WINDOW_START, *keys)
+) -> list[tuple[Any, str]]:
+    """What `statements.only_in_one` finds, a sentence for each group that differs, by the first of its keys."""
     pairs: dict[tuple[Any, ...], dict[bool, Mapping[str, Any]]] = {}
     for _, is_stored, *values in differing:
         row = dict(zip(columns, values, strict=True))
@@ -196,7 +196,9 @@ def _sentence(
     keys: Sequence[str], key: Sequence[Any], stored: Mapping[str, Any] | None, computed: Mapping[str, Any] | None
 ) -> str:
     """`2015-05-17T10:05:00Z, status 200: requests is 7, the rows give 8`."""
-    named = ", ".join((model.instant_text(key[0]), *(f"{name} {value}" for name, value in zip(keys[1:], key[1:], strict=True))))
+    named = ", ".join(
+        model.instant_text(value) if name == WINDOW_START else f"{name} {value}" for name, value in zip(keys, key, strict=True)
+    )
     if stored is None:
         return f"{named}: no row, and the pipeline's rows give one"
     if computed is None:

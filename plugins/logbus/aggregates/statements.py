@@ -6,7 +6,7 @@ The one place where it is written: a run inserts what the proof compares with. P
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, ClassVar
@@ -138,11 +138,11 @@ class Statements:
         )
 
 
-def only_in_one(stored: str, computed: str) -> TextClause:
+def only_in_one(stored: str, computed: str, by: Sequence[str] = (WINDOW_START,)) -> TextClause:
     """The rows that only one of two selections has: how many there are, and of the first `most` `is_stored` and the columns."""
     return text(
         f"with stored as ({stored}), computed as ({computed}), differing as ("
         "select true as is_stored, * from (table stored except all table computed) only_stored union all "
         "select false, * from (table computed except all table stored) only_computed) "
-        f"select count(*) over (), differing.* from differing order by {WINDOW_START} limit :most"
+        f"select count(*) over (), differing.* from differing order by {', '.join(by)} limit :most"
     )

@@ -1,4 +1,4 @@
-"""`logbus stream`: aggregates that are seconds behind what arrives, and proven equal to each loaded hour."""
+"""`logbus stream`: sums, rows and joins that are seconds behind what arrives, and proven equal to each loaded hour."""
 
 from __future__ import annotations
 
@@ -16,7 +16,16 @@ from logbus.cli import completion, options, output, signals
 from logbus.cli.load import SPARK_OPTIONS
 from logbus.kafka import client, topics
 from logbus.streams import listing, stream_ledger
-from logbus.streams.definition import MAX_OFFSETS_DEFAULT, WINDOW_DEFAULT, define_stream
+from logbus.streams.definition import (
+    MAX_OFFSETS_DEFAULT,
+    MAX_ROWS_DEFAULT,
+    WINDOW_DEFAULT,
+    Lookup,
+    Stream,
+    define_live_rows,
+    define_stream,
+)
+from logbus.streams.joins import KINDS, Join, define_join
 
 if TYPE_CHECKING:
     from logbus.streams.run import StreamSubmission
@@ -30,7 +39,30 @@ MEASURE = re.compile(r"(?P<name>[^=]+)=\s*(?P<function>\w+)\s*\(\s*(?P<column>.*
 
 @click.group("stream")
 def command() -> None:
-    """Streams: aggregates that are seconds behind what arrives, and proven equal to each loaded hour."""
+    """Streams: sums, rows and joins that are seconds behind what arrives, and proven equal to each loaded hour."""
+
+
+def with_pace(function: options.Function) -> options.Function:
+    """What all definitions share."""
+    for option in (
+        options.json_option,
+        options.warehouse_option,
+        click.option(
+            "--since",
+            type=options.Instant(),
+            metavar="HOUR",
+            help="A frozen hour to begin at; by default the end of the newest one.",
+        ),
+        click.option(
+            "--max-offsets-per-trigger",
+            type=click.IntRange(min=1),
+            help=f"Offsets that an epoch reads at most: by default {MAX_OFFSETS_DEFAULT:,}, of rows {MAX_ROWS_DEFAULT:,}.",
+        ),
+        click.option("--trigger", default="2s", show_default=True, help="An epoch begins at most this often."),
+        click.option("--table", metavar="NAME", help="The view that is read; by default the stream's name."),
+    ):
+        function = option(function)
+    return function
 
 
 @command.command("create")
@@ -47,41 +79,90 @@ def command() -> None:
 @click.option("--event-time", default=EVENT_TIME_DEFAULT, show_default=True, metavar="COLUMN", help="When something happened.")
 @click.option("--window", default=WINDOW_DEFAULT, show_default=True, help="What a row stands for: a part of an hour.")
 @click.option("--where", metavar="CONDITION", help="Which rows count: \"status >= 500 and method = 'GET'\".")
-@click.option("--table", metavar="NAME", help="The view that is read; by default the stream's name.")
-@click.option("--trigger", default="2s", show_default=True, help="An epoch begins at most this often.")
 @click.option(
-    "--max-offsets-per-trigger",
-    type=click.IntRange(min=1),
-    default=MAX_OFFSETS_DEFAULT,
-    show_default=True,
-    help="Offsets that an epoch reads at most.",
+    "--lookup",
+    nargs=3,
+    metavar="TABLE KEY COLUMNS",
+    help="Columns of a table of the warehouse in place of a key: `--lookup hosts host team,site`.",
 )
-@click.option(
-    "--since", type=options.Instant(), metavar="HOUR", help="A frozen hour to begin at; by default the end of the newest one."
-)
-@options.warehouse_option
-@options.json_option
+@with_pace
 def create(
     name: str,
     pipeline_name: str,
     keys: Sequence[str],
     measures: Sequence[str],
-    since: datetime | None,
-    warehouse_url: str,
-    as_json: bool,
+    lookup: tuple[str, str, str] | None,
     **settings: Any,
 ) -> None:
-    """Define the stream NAME over what a pipeline loads. `logbus stream run NAME` then computes it."""
+    """Define the stream NAME, sums over what a pipeline loads. `logbus stream run NAME` then computes it."""
     chosen = dict(measure_of(text) for text in measures or ["count=count()"])
-    stream, now = define_stream(name, pipeline_name, keys=keys, measures=chosen, **settings), options.clock()
-    engine = options.open_ledger(warehouse_url).engine
-    stream_ledger.define(engine, stream, now, since=since)
-    with engine.connect() as connection:
-        status = listing.status_of(connection, name, now)
+    looked_up = lookup and Lookup(table=lookup[0], on=lookup[1], columns=tuple(lookup[2].split(",")))
+    what, how = definition_in(settings)
+    define(define_stream(name, pipeline_name, keys=keys, measures=chosen, lookup=looked_up, **what), **how)
+
+
+@command.command("rows")
+@click.argument("name")
+@options.pipeline_option
+@click.option("--column", "columns", multiple=True, required=True, metavar="COLUMN", help="Of the view; may be repeated.")
+@click.option("--index", "indexed", multiple=True, metavar="COLUMN", help="By which rows are looked for; may be repeated.")
+@with_pace
+def rows(name: str, pipeline_name: str, columns: Sequence[str], indexed: Sequence[str], **settings: Any) -> None:
+    """Define the stream NAME, the rows that a pipeline loads, before they are loaded. `logbus stream run NAME` brings them."""
+    what, how = definition_in(settings)
+    define(define_live_rows(name, pipeline_name, columns=columns, indexed=indexed, **what), **how)
+
+
+@command.command("join")
+@click.argument("name")
+@click.option("--left", required=True, metavar="PIPELINE", shell_complete=completion.complete_pipelines, help="One side.")
+@click.option("--right", required=True, metavar="PIPELINE", shell_complete=completion.complete_pipelines, help="The other one.")
+@click.option(
+    "--on", multiple=True, required=True, metavar="COLUMN[=COLUMN]", help="What is equal, left and right; may be repeated."
+)
+@click.option("--within", default="1h", show_default=True, help="How far apart the times of both may be.")
+@click.option("--kind", type=click.Choice([*KINDS]), default="inner", show_default=True, help="left: also without another half.")
+@click.option("--left-column", "left_columns", multiple=True, metavar="[NAME=]COLUMN", help="For the view; may be repeated.")
+@click.option("--right-column", "right_columns", multiple=True, metavar="[NAME=]COLUMN", help="For the view; may be repeated.")
+@click.option("--event-time", default=EVENT_TIME_DEFAULT, show_default=True, metavar="COLUMN", help="When something happened.")
+@with_pace
+def join(name: str, on: Sequence[str], left_columns: Sequence[str], right_columns: Sequence[str], **settings: Any) -> None:
+    """Define the join NAME of two pipelines, and its streams of rows, NAME_left and NAME_right, which bring what it shows."""
+    what, how = definition_in(settings)
+    pairs, left, right = (dict(pair_of(text) for text in texts) for texts in (on, left_columns, right_columns))
+    define(define_join(name, on=pairs, left_columns=left, right_columns=right, **what), **how)
+
+
+def pair_of(text: str) -> tuple[str, str]:
+    """`paid=amount`, or one name for both."""
+    first, _, second = text.partition("=")
+    return first, second or first
+
+
+def definition_in(settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What defines a stream, as far as it is given, and where and how it is put into the ledger."""
+    how = {name: settings[name] for name in ("since", "warehouse_url", "as_json")}
+    return {name: value for name, value in settings.items() if name not in how and value is not None}, how
+
+
+def define(subject: Stream | Join, *, since: datetime | None, warehouse_url: str, as_json: bool) -> None:
+    engine, now = options.open_ledger(warehouse_url).engine, options.clock()
+    if isinstance(subject, Join):
+        stream_ledger.define_join(engine, subject, now, since=since)
+        streams: Sequence[Stream] = subject.sides
+    else:
+        stream_ledger.define(engine, subject, now, since=since)
+        streams = [subject]
     if as_json:
-        output.show_json(status.summary(listing.StreamLag()))
+        with engine.connect() as connection:
+            summaries = [listing.status_of(connection, stream.name, now).summary(listing.StreamLag()) for stream in streams]
+        is_join = isinstance(subject, Join)
+        output.show_json({"name": subject.name, "table": subject.table, "streams": summaries} if is_join else summaries[0])
         return
-    output.echo(f"{name}: {stream.aggregate.words()}", f"read {stream.table}; `logbus stream run {name}` computes it")
+    commands = " and ".join(f"`logbus stream run {stream.name}`" for stream in streams)
+    output.echo(
+        f"{subject.name}: {subject.words()}", f"read {subject.table}; {commands} {'compute' if streams[1:] else 'computes'} it"
+    )
 
 
 def measure_of(text: str) -> tuple[str, expressions.Measure]:
@@ -159,7 +240,7 @@ def show(
         return
     stream, (age, records) = status.stream, lag_cells(lag)
     output.echo(
-        f"{name}: {stream.aggregate.words()}",
+        f"{name}: {stream.words()}",
         f"of pipeline {stream.pipeline} in {stream.table}: {status.state}, {formatting.many(status.epochs, 'epoch')}; "
         f"{records} records behind, lag {age}; hours: {status.proven:,} proven, {status.different:,} different, "
         f"{status.behind:,} behind",
@@ -277,17 +358,22 @@ def reset(name: str, since: datetime, is_executed: bool, warehouse_url: str, as_
 @options.warehouse_option
 @options.json_option
 def drop(name: str, is_executed: bool, warehouse_url: str, as_json: bool) -> None:
-    """Forget NAME, and drop its view and its table; the pipeline's rows stay. A DAG that defines it makes it again."""
+    """Forget NAME, and drop its view and its table; the pipeline's rows stay. A DAG that defines it makes it again.
+
+    Of a join, both sides are dropped with it.
+    """
     engine = options.open_ledger(warehouse_url).engine
     with engine.connect() as connection:
-        status = listing.status_of(connection, name, options.clock())
+        names = stream_ledger.sides_of(connection, name) or [name]
+        statuses = [listing.status_of(connection, each, options.clock()) for each in names]
     if is_executed:
         stream_ledger.drop(engine, name)
     if as_json:
-        output.show_json({"executed": is_executed, **status.summary(listing.StreamLag())})
+        output.show_json({"executed": is_executed, "streams": [status.summary(listing.StreamLag()) for status in statuses]})
         return
-    stream, done = status.stream, "dropped" if is_executed else "would be dropped"
-    output.echo(f"{done}: view {stream.table} and table {stream.by_arrival} of {stream.pipeline}")
+    done = "dropped" if is_executed else "would be dropped"
+    streams = [status.stream for status in statuses]
+    output.echo(*(f"{done}: view {stream.table} and table {stream.by_arrival} of {stream.pipeline}" for stream in streams))
     if not is_executed:
         output.echo_err("dry run: nothing was changed; --execute does it")
 

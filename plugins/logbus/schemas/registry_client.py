@@ -127,7 +127,7 @@ def _http_client(settings: Mapping[str, Any]) -> httpx.Client:
         headers={"Accept": ACCEPT, **({"Authorization": f"Bearer {token}"} if token else {})},
         auth=httpx.BasicAuth(user, password) if user else None,
         timeout=TIMEOUT_SECONDS,
-        transport=httpx.HTTPTransport(retries=CONNECT_TRIES - 1, verify=_tls_context(settings)),
+        transport=httpx.HTTPTransport(retries=CONNECT_TRIES - 1, verify=tls_context(settings)),
     )
 
 
@@ -139,7 +139,7 @@ def _json_object(answer: httpx.Response) -> dict[str, Any]:
     return body if isinstance(body, dict) else {}
 
 
-def _tls_context(settings: Mapping[str, Any]) -> ssl.SSLContext:
+def tls_context(settings: Mapping[str, Any]) -> ssl.SSLContext:
     """Trusts the authorities that are given for registries, otherwise the system's, and the brokers' beside these."""
     location = settings.get(CA_LOCATION)
     try:

@@ -23,7 +23,7 @@ from logbus.streams import epochs, stream_ledger
 from logbus.streams.arrow_aggregation import as_json
 from logbus.streams.definition import of_ledger
 from logbus.streams.epochs import EpochPart, FrozenHour, Repair
-from logbus.streams.statements import ArrivalTable
+from logbus.streams.kinds import arrival_table
 from logbus.streams.stream_ledger import Ownership, hold_if_owner, row_of
 from logbus.windows import rows, schema
 
@@ -38,7 +38,7 @@ NAMED_MAX = 5  # hours that an error names
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Epoch:
     """What a driver commits. `number` is one more than the last one's; `deltas` has one row for each group: `arrived_hour`,
-    `window_start`, the keys, then the stored columns of the measures, a sum as decimals or their text."""
+    `window_start`, the keys, then the stored columns of the measures, a sum as decimals or their text; or the rows themselves."""
 
     number: int
     parts: Sequence[EpochPart]
@@ -113,7 +113,7 @@ def refuse_misplaced(connection: sa.Connection, row: Mapping[Any, Any], parts: S
 
 
 def write_epoch(connection: sa.Connection, row: Mapping[Any, Any], epoch: Epoch, deltas: str, now: datetime) -> None:
-    table = ArrivalTable(stream=of_ledger(row), columns=row["columns"])
+    table = arrival_table(of_ledger(row), row["columns"])
     connection.execute(table.add(), {"deltas": deltas})
     add_parts(connection, row["name"], epoch.parts)
     row_in = schema.stream_epoch
@@ -218,8 +218,8 @@ def replace_hours(engine: sa.Engine, ownership: Ownership, repair: Repair, epoch
         epochs.refuse_another_span(repair, epoch.parts)
         refuse_misplaced(connection, row, epoch.parts)
         connection.execute(sa.delete(part).where(part.c.stream == name, of_repair))
-        table = ArrivalTable(stream=of_ledger(row), columns=row["columns"])
-        connection.execute(table.delete_hours(), {"hours": list(repair.hours)})
+        table = arrival_table(of_ledger(row), row["columns"])
+        connection.execute(table.delete_hours(), {"hours": list(repair.hours), "since": None})
         changed = repair.hours.union(each.hour for each in epoch.parts)
         connection.execute(sa.delete(hour).where(hour.c.stream == name, rows.among(hour.c.hour, changed)))
         write_epoch(connection, row, epoch, deltas, now)

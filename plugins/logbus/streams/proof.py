@@ -2,7 +2,8 @@
 
 Tiles: the parts of the hour are exactly the window's offsets. Records: by partition they are as many as the load has read, with
 the same fingerprint. Values: the stream's rows of the hour, compared one by one with what the window's loaded rows add up to.
-The stream's come from Arrow in Spark's tasks, the others from SQL in the warehouse: two witnesses, not one asked twice.
+The stream's come from Arrow in Spark's tasks, the others from SQL in the warehouse: two witnesses, not one asked twice. Those
+of a stream of rows are compared with the loaded ones as they are, and go: from then on the loaded ones are enough.
 
 All of it is read in one snapshot, without a lock that a commit would wait for. The verdict is written in a transaction of its
 own, under the stream's lock, which commits and proofs hold for milliseconds, and only if nothing of the hour has changed since:
@@ -31,8 +32,10 @@ from logbus.streams import epochs, stream_ledger
 from logbus.streams.definition import Stream, of_ledger
 from logbus.streams.epoch_commit import add_parts, parts_of, repair_in
 from logbus.streams.epochs import EpochPart, LoadedPart
+from logbus.streams.kinds import arrival_table, loaded_windows
 from logbus.streams.listing import BEHIND, DIFFERENT, IS_AUDITED, IS_SAME_LOAD, PROVEN
-from logbus.streams.statements import ArrivalTable, WindowStatements
+from logbus.streams.statements import WindowStatements
+from logbus.streams.tail import LoadedRows
 from logbus.windows import rows, schema
 from logbus.windows.table_names import parse_table
 
@@ -189,14 +192,12 @@ def _compare(engine: sa.Engine, name: str, start: datetime) -> ComparedHour:
         return _compare_values(connection, row, statements, window, parts, loaded, problems)
 
 
-def _statements(connection: sa.Connection, stream: Stream) -> WindowStatements | None:
+def _statements(connection: sa.Connection, stream: Stream) -> WindowStatements | LoadedRows | None:
     """None as long as the pipeline has loaded nothing."""
     pipeline = rows.pipeline_row(connection, stream.pipeline)
     table = parse_table(pipeline["table_name"])
     columns = target.table_columns(connection, table)
-    return (
-        WindowStatements(aggregate=stream.aggregate, topic=pipeline["topic"], source=table, columns=columns) if columns else None
-    )
+    return loaded_windows(stream, pipeline["topic"], table, columns) if columns else None
 
 
 def _window(connection: sa.Connection, row: Mapping[Any, Any], start: datetime) -> model.FrozenWindow:
@@ -219,13 +220,13 @@ def _loaded_parts(connection: sa.Connection, window: model.FrozenWindow) -> dict
 def _compare_values(
     connection: sa.Connection,
     row: Mapping[Any, Any],
-    statements: WindowStatements | None,
+    statements: WindowStatements | LoadedRows | None,
     window: model.FrozenWindow,
     parts: Sequence[EpochPart],
     loaded: Mapping[int, LoadedPart],
     problems: Sequence[str],
 ) -> ComparedHour:
-    table, stream = ArrivalTable(stream=of_ledger(row), columns=row["columns"]), of_ledger(row)
+    table = arrival_table(of_ledger(row), row["columns"])
     start, pipeline = window.interval.start, row["pipeline"]
     of_hour, row_count, computed = {"hour": start}, 0, None
     if statements is not None:
@@ -235,8 +236,10 @@ def _compare_values(
     if expected and not row_count:
         gone = f"the rows of the window are gone from the table of {pipeline}, with an old partition"
         return ComparedHour(window=window, verdict=KEPT, problems=[gone])
-    differing = connection.execute(table.differences(computed), {**of_hour, "most": DIFFERENCES_MAX}).all()
-    problems = [*problems, *(text for _, text in difference_sentences(table.names, stream.aggregate.keys, differing))]
+    differing: Sequence[Sequence[Any]] = ()
+    if table.keeps_proven or not _is_replaced(connection, row["name"], start):
+        differing = connection.execute(table.differences(computed), {**of_hour, "most": DIFFERENCES_MAX}).all()
+    problems = [*problems, *(text for _, text in difference_sentences(table.names, table.keys, differing))]
     deltas = None
     if row_count != expected:
         audit = f"logbus window audit --pipeline {pipeline} {model.instant_text(start)}"
@@ -255,6 +258,13 @@ def _compare_values(
     )
 
 
+def _is_replaced(connection: sa.Connection, name: str, start: datetime) -> bool:
+    """Whether the rows of the load have taken the place of the stream's since the hour was last read."""
+    hour = schema.stream_hour
+    is_it = (hour.c.stream == name, hour.c.hour == start, hour.c.replaced_by.is_not(None))
+    return connection.execute(sa.select(sa.exists().where(*is_it))).scalar_one()
+
+
 def _write(engine: sa.Engine, name: str, comparison: ComparedHour, now: datetime) -> StreamHourProof | None:
     """None if the hour has changed since it was compared. A difference that a newer load has made is no fault of the stream: its
     rows take the place of the stream's, and the hour is proven."""
@@ -269,12 +279,13 @@ def _write(engine: sa.Engine, name: str, comparison: ComparedHour, now: datetime
         before = connection.execute(sa.select(hour).where(hour.c.stream == name, hour.c.hour == start)).mappings().one_or_none()
         parts: Sequence[EpochPart] | None = epochs.merged(comparison.parts) if comparison.verdict == PROVEN else None
         replaced_by = None if before is None else before["replaced_by"]
-        verdict = comparison.verdict
+        verdict, table = comparison.verdict, arrival_table(of_ledger(row), row["columns"])
+        if comparison.deltas is not None or (verdict == PROVEN and not table.keeps_proven):
+            connection.execute(table.delete_hours(), {"hours": [start], "since": None})
+            replaced_by = attempt
         if comparison.deltas is not None:
-            table = ArrivalTable(stream=of_ledger(row), columns=row["columns"])
-            connection.execute(table.delete_hours(), {"hours": [start]})
             connection.execute(table.add(), {"deltas": comparison.deltas})
-            parts, replaced_by = _parts_of_load(comparison), attempt
+            parts = _parts_of_load(comparison)
             is_of_load = _is_redriven(connection, window) or (
                 before is not None and (before["loaded_attempt"], before["loaded_count"]) != comparison.load
             )

@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any
 
+import psutil
+
 from logbus import errors, spark_submit, waiting
 
 DRIVER_PREFIX = "LOGBUS_DRIVER "  # the driver's first line: its process id
@@ -82,7 +84,7 @@ class StreamSubmission:
         """To the driver alone: the JVM would end at once, in the middle of an epoch."""
 
         def pass_on(number: int, frame: FrameType | None) -> None:
-            if self.driver_pid is None or self.is_asked_to_stop:
+            if self.driver_pid is None or self.is_asked_to_stop or not has_started(self.driver_pid):
                 raise KeyboardInterrupt
             self.is_asked_to_stop = True
             self.say("stopping after this epoch; once more ends it at once")
@@ -98,3 +100,10 @@ class StreamSubmission:
         finally:
             for number, handler in former.items():
                 signal.signal(number, handler)
+
+
+def has_started(pid: int) -> bool:
+    """Whether we have started the process: a cluster may run the driver on another machine, whose numbers mean others here."""
+    with suppress(psutil.Error):
+        return os.getpid() in (parent.pid for parent in psutil.Process(pid).parents())
+    return False

@@ -11,15 +11,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Protocol
 
 from sqlalchemy import TextClause, text
 
 from logbus import expressions
-from logbus.aggregates.definition import WINDOW_START
+from logbus.aggregates.definition import WINDOW_START, Aggregate
 from logbus.aggregates.statements import OF_WINDOWS, Statements, only_in_one
-from logbus.streams.definition import ARRIVED_HOUR, GROUP, Stream
-from logbus.windows.table_names import quoted
+from logbus.streams.definition import ARRIVED_HOUR, GROUP, Lookup
+from logbus.windows.table_names import TableName, by_arrival, parse_table, quoted
 
 NUMERIC = "numeric"
 PRIMARY_KEY = (WINDOW_START, ARRIVED_HOUR, GROUP)
@@ -39,6 +39,17 @@ class DeltaDialect(expressions.Dialect):
         return f"sum(cast({column} as numeric))"
 
 
+class LoadedTable(Protocol):
+    """The pipeline's table, as the statements about it have it."""
+
+    @property
+    def topic(self) -> str: ...
+    @property
+    def source(self) -> TableName: ...
+    @property
+    def columns(self) -> Mapping[str, str]: ...
+
+
 @dataclass(frozen=True, kw_only=True)
 class WindowStatements(Statements):
     """Over the rows of a loaded window."""
@@ -50,31 +61,33 @@ class WindowStatements(Statements):
         return self.grouped(f"{OF_WINDOWS} and {quoted(self.aggregate.event_time)} is not null")
 
     def row_count(self) -> TextClause:
-        return text(f"select count(*) from {self.source.sql} where _topic = :topic and {OF_WINDOWS}")
-
-    def types_of_view(self) -> dict[str, str]:
-        """The measures as an aggregate has them: name to type."""
-        plain = expressions.Dialect(self.columns, quoted)
-        measures = self.aggregate.measures.items()
-        return {column: kind for name, measure in measures for column, kind in plain.stored_columns(name, measure).items()}
+        return rows_of_windows(self.source)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArrivalTable:
-    """Of a stream; `columns` are those that epochs add to, name to type, in any order."""
+    """Of a stream that is an aggregate; `columns` are those that epochs add to, name to type, in any order."""
 
-    stream: Stream
+    keeps_proven: ClassVar[bool] = True  # rows of an hour after its proof
+
+    aggregate: Aggregate
     columns: Mapping[str, str]
+    lookup: Lookup | None = None
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """What a row of an hour is told apart by."""
+        return (WINDOW_START, *self.aggregate.keys)
 
     @property
     def names(self) -> list[str]:
         """Of what a row stands for, and of its figures, without the hour of arrival."""
-        return [WINDOW_START, *self.stream.aggregate.keys, *self._sums()]
+        return [*self.keys, *self._sums()]
 
     def _sums(self) -> dict[str, str]:
         """By the name of a figure the function that adds it up further."""
         functions: dict[str, str] = {}
-        for name, measure in self.stream.aggregate.measures.items():
+        for name, measure in self.aggregate.measures.items():
             match measure.function:
                 case "avg":
                     functions |= {f"{name}_sum": "sum", f"{name}_count": "sum"}
@@ -86,13 +99,13 @@ class ArrivalTable:
 
     @property
     def _table(self) -> str:
-        return self.stream.by_arrival.sql
+        return by_arrival(self.aggregate.table).sql
 
     @property
     def _listed(self) -> str:
         return ", ".join(map(quoted, self.names))
 
-    def create(self, types_of_view: Mapping[str, str]) -> list[TextClause]:
+    def create(self, loaded: LoadedTable) -> list[TextClause]:
         columns = [f"{quoted(name)} {self.columns[name]}" for name in self.names]
         columns[0] += " not null"
         listed = ", ".join(
@@ -107,23 +120,38 @@ class ArrivalTable:
             # Room in the pages: most rows of the hour that arrives now are updated by every epoch.
             text(f"create table {self._table} ({listed}) with (fillfactor = 70)"),
             text(f"create index on {self._table} ({ARRIVED_HOUR})"),
-            text(f"create view {self.stream.aggregate.target.sql} as {self._over_all_hours(types_of_view)}"),
+            text(f"create view {self.aggregate.target.sql} as {self._over_all_hours(loaded.columns)}"),
         ]
 
-    def _over_all_hours(self, types_of_view: Mapping[str, str]) -> str:
-        selected = [quoted(name) for name in (WINDOW_START, *self.stream.aggregate.keys)]
+    def _over_all_hours(self, columns_of_pipeline: Mapping[str, str]) -> str:
+        """The measures as an aggregate has them."""
+        plain = expressions.Dialect(columns_of_pipeline, quoted)
+        stored = (plain.stored_columns(name, measure) for name, measure in self.aggregate.measures.items())
+        kinds = {column: kind for columns in stored for column, kind in columns.items()}
+        keys, source = [*self.keys], self._table
+        if self.lookup is not None:
+            keys = [name for name in keys if name != self.lookup.on] + [*self.lookup.columns]
+            source = self._looked_up(self.lookup)
+        selected = [*map(quoted, keys)]
         for name, function in self._sums().items():
-            column, kind = quoted(name), types_of_view[name]
+            column, kind = quoted(name), kinds[name]
             whole = f"{function}({expressions.by_bytes(column, kind)}){expressions.plain(kind)}"
             is_double = function == "sum" and kind == expressions.DOUBLE
             typed = _as_double(whole) if is_double else f"cast({whole} as {kind})"
             selected.append(f"{typed} as {column}")
-        for name, measure in self.stream.aggregate.measures.items():
+        for name, measure in self.aggregate.measures.items():
             if measure.function == "avg":
                 total, count = (f"sum({quoted(f'{name}_{part}')})" for part in ("sum", "count"))
                 selected.append(f"cast({total} / nullif({count}, 0) as {expressions.DOUBLE}) as {quoted(name)}")
-        keys = ", ".join(str(1 + number) for number in range(1 + len(self.stream.aggregate.keys)))
-        return f"select {', '.join(selected)} from {self._table} group by {keys}"
+        numbers = ", ".join(str(1 + number) for number in range(len(keys)))
+        return f"select {', '.join(selected)} from {source} group by {numbers}"
+
+    def _looked_up(self, lookup: Lookup) -> str:
+        columns = [f"counted.{quoted(name)}" for name in self.names if name != lookup.on]
+        columns += [f"lookup.{quoted(name)}" for name in lookup.columns]
+        on = quoted(lookup.on)
+        joined = f"{self._table} as counted left join {lookup.target.sql} as lookup on lookup.{on} = counted.{on}"
+        return f"(select {', '.join(columns)} from {joined}) as looked_up"
 
     def add(self) -> TextClause:
         """Adds `deltas`: JSON, of each group one row."""
@@ -139,7 +167,7 @@ class ArrivalTable:
 
     def _group(self) -> str:
         """The same for keys that are the same, nulls included, and whatever the session's settings."""
-        is_instant = {key: self.columns[key] == expressions.TIMESTAMP for key in self.stream.aggregate.keys}
+        is_instant = {key: self.columns[key] == expressions.TIMESTAMP for key in self.aggregate.keys}
         parts = [f"{quoted(key)} at time zone 'UTC'" if is_instant[key] else quoted(key) for key in is_instant]
         digest = f"sha256(convert_to(cast(jsonb_build_array({', '.join(parts)}) as text), 'UTF8'))"
         return f"cast(encode(substring({digest} for 16), 'hex') as uuid)"
@@ -152,14 +180,13 @@ class ArrivalTable:
         return f"{chosen}({', '.join(expressions.by_bytes(side, kind) for side in (stored, added))}){expressions.plain(kind)}"
 
     def delete_hours(self) -> TextClause:
-        return text(f"delete from {self._table} where {ARRIVED_HOUR} = any(cast(:hours as timestamptz[]))")
-
-    def delete_since(self) -> TextClause:
-        return text(f"delete from {self._table} where {ARRIVED_HOUR} >= cast(:since as timestamptz)")
+        """Of these `hours`, and of all from `since` on; null: of no others."""
+        return deletion_of_hours(self._table)
 
     def differences(self, computed: str | None) -> TextClause:
         """The rows that only the stream has of an hour, or only what is computed; None: nothing is."""
-        return only_in_one(f"select {self._listed} from {self._table} where {OF_HOUR}", self._of_load(computed))
+        stored = f"select {self._listed} from {self._table} where {OF_HOUR}"
+        return only_in_one(stored, self._of_load(computed), by=self.keys[:1])
 
     def deltas_of(self, computed: str) -> TextClause:
         """What is computed, as `add` takes it."""
@@ -172,7 +199,21 @@ class ArrivalTable:
         return f"select {self._listed} from ({computed}) computed"
 
     def drop(self) -> list[TextClause]:
-        return [text(f"drop view if exists {self.stream.aggregate.target.sql}"), text(f"drop table if exists {self._table}")]
+        return drops(self.aggregate.table)
+
+
+def rows_of_windows(source: TableName) -> TextClause:
+    """How many the pipeline's table has of the windows."""
+    return text(f"select count(*) from {source.sql} where _topic = :topic and {OF_WINDOWS}")
+
+
+def deletion_of_hours(table: str) -> TextClause:
+    is_chosen = f"{ARRIVED_HOUR} = any(cast(:hours as timestamptz[])) or {ARRIVED_HOUR} >= cast(:since as timestamptz)"
+    return text(f"delete from {table} where {is_chosen}")
+
+
+def drops(view: str) -> list[TextClause]:
+    return [text(f"drop view if exists {parse_table(view).sql}"), text(f"drop table if exists {by_arrival(view).sql}")]
 
 
 def _as_double(total: str) -> str:

@@ -19,12 +19,14 @@ from sqlalchemy.exc import DBAPIError
 from logbus import errors, formatting, model, pipeline_settings
 from logbus.loads import target
 from logbus.parsing import parser_for
-from logbus.streams.definition import Stream, of_ledger
-from logbus.streams.statements import ArrivalTable, WindowStatements
+from logbus.streams import joins
+from logbus.streams.definition import LiveRows, Lookup, Stream, of_ledger
+from logbus.streams.joins import Join
+from logbus.streams.kinds import arrival_table, loaded_windows
 from logbus.windows import registration, rows, schema, sql_errors
 from logbus.windows.chain import Chain
 from logbus.windows.migrations import create_schema
-from logbus.windows.table_names import parse_table
+from logbus.windows.table_names import identifier, parse_table
 
 NAMED_MAX = 5  # hours that an error names
 
@@ -53,7 +55,7 @@ def define(engine: sa.Engine, stream: Stream, now: datetime, *, since: datetime 
                 f"stream {stream.name!r}: pipeline {pipeline.name!r} loads into {pipeline.options.sink}, and streams are proven "
                 "against the rows of a PostgreSQL: load into sink='postgres'"
             )
-        for table in (stream.aggregate.target, stream.by_arrival):
+        for table in (stream.view, stream.by_arrival):
             registration.refuse_table_of_others(connection, table, "stream", stream.name)
         chain = Chain(connection, pipeline.name, row["topic_id"])
         values = {
@@ -71,16 +73,41 @@ def define(engine: sa.Engine, stream: Stream, now: datetime, *, since: datetime 
             add_positions(connection, stream.name, starts_at(chain, since))
         present_row = row_of(connection, stream.name, lock=True)
         present = of_ledger(present_row)
-        if present.aggregate != stream.aggregate:
+        if (present.content, present.lookup) != (stream.content, stream.lookup):
             raise errors.WrongRequest(
-                f"stream {stream.name!r} is defined already, as {present.aggregate.words()} of {present.pipeline} in "
+                f"stream {stream.name!r} is defined already, as {present.words()} of {present.pipeline} in "
                 f"{present.table}. Give this one another name; or `logbus stream drop {stream.name}` drops that one"
             )
         if present != stream:  # how often, and how much at a time
             changed = {"definition": stream.definition()}
             connection.execute(sa.update(schema.stream).where(schema.stream.c.name == stream.name).values(changed))
-        if present_row["columns"] is None and are_columns_declared(pipeline):
+        if present_row["columns"] is None and are_columns_declared(pipeline) and has_what_is_read(connection, stream, pipeline):
             ensure_tables(connection, present_row, pipeline)
+
+
+def define_join(engine: sa.Engine, join: Join, now: datetime, *, since: datetime | None = None) -> None:
+    """Both of its streams, then itself; its view is made with the tables of its second stream."""
+    for side in join.sides:
+        define(engine, side, now, since=since)
+    row_in = schema.stream_join
+    values = {
+        "name": join.name,
+        "left_stream": join.left.name,
+        "right_stream": join.right.name,
+        "table_name": join.table,
+        "definition": join.definition(),
+        "registered_at": now,
+    }
+    with engine.begin() as connection:
+        registration.refuse_table_of_others(connection, join.view, "join", join.name)
+        connection.execute(insert(row_in).values(values).on_conflict_do_nothing())
+        (present,) = joins.joins_in(connection, row_in.c.name == join.name)
+        if present != join:
+            raise errors.WrongRequest(
+                f"join {join.name!r} is defined already, as {present.words()} in {present.table}. Give this one another name; or "
+                f"`logbus stream drop {join.name}` drops that one"
+            )
+        joins.ensure_views(connection, join.left.name)
 
 
 def are_columns_declared(pipeline: model.Pipeline) -> bool:
@@ -88,6 +115,11 @@ def are_columns_declared(pipeline: model.Pipeline) -> bool:
     any record is read."""
     is_inferred = pipeline.options.infer or pipeline.parse in pipeline_settings.SCHEMA_PARSERS
     return not is_inferred and ":" not in pipeline.parse
+
+
+def has_what_is_read(connection: sa.Connection, stream: Stream, pipeline: model.Pipeline) -> bool:
+    """Whether the tables are there that the view has beside the stream's own."""
+    return not isinstance(stream.content, LiveRows) or target.relation_exists(connection, parse_table(pipeline.table))
 
 
 def starts_at(chain: Chain, since: datetime | None) -> dict[int, int]:
@@ -158,10 +190,9 @@ def ensure_tables(connection: sa.Connection, row: Mapping[Any, Any], pipeline: m
     `WrongRequest` if they are not what the stream's definition makes of the pipeline's columns now."""
     stream = of_ledger(row)
     columns = columns_of(registration.with_inferred(connection, pipeline))
-    source = parse_table(pipeline.table)
-    statements = WindowStatements(aggregate=stream.aggregate, topic=pipeline.topic, source=source, columns=columns)
-    stored = statements.stored_columns()
-    tables = (stream.by_arrival, stream.aggregate.target)
+    loaded = loaded_windows(stream, pipeline.topic, parse_table(pipeline.table), columns)
+    stored = loaded.stored_columns()
+    tables = (stream.by_arrival, stream.view)
     present = [table for table in tables if target.relation_exists(connection, table)]
     if row["columns"] is None:
         if present:
@@ -169,9 +200,12 @@ def ensure_tables(connection: sa.Connection, row: Mapping[Any, Any], pipeline: m
                 f"there is a table {present[0]} already, which stream {stream.name} did not make: give it another by table=..."
             )
         create_schema(connection, stream.by_arrival.schema)
-        for statement in ArrivalTable(stream=stream, columns=stored).create(statements.types_of_view()):
+        if stream.lookup is not None:
+            refuse_lookup(connection, stream.name, stream.lookup)
+        for statement in arrival_table(stream, stored).create(loaded):
             connection.execute(statement)
         connection.execute(sa.update(schema.stream).where(schema.stream.c.name == stream.name).values(columns=stored))
+        joins.ensure_views(connection, stream.name)
         return
     advice = f"`logbus stream drop {stream.name}` forgets it, and it can be defined again"
     if stream.by_arrival not in present:
@@ -182,6 +216,26 @@ def ensure_tables(connection: sa.Connection, row: Mapping[Any, Any], pipeline: m
         raise errors.WrongRequest(
             f"columns of pipeline {pipeline.name} that stream {stream.name} adds up have another type by now: "
             f"{'; '.join(changes)}. {advice}"
+        )
+
+
+# Whether a column alone is unique: otherwise a row that is looked up would be counted twice.
+UNIQUE_COLUMN = sa.text(
+    "select exists(select from pg_index i join pg_attribute a on a.attrelid = i.indrelid and a.attnum = i.indkey[0] where "
+    "i.indrelid = to_regclass(:table) and i.indisunique and i.indpred is null and i.indnkeyatts = 1 and a.attname = :column)"
+)
+
+
+def refuse_lookup(connection: sa.Connection, name: str, lookup: Lookup) -> None:
+    columns = target.table_columns(connection, lookup.target, with_generated=True)
+    if not columns:
+        raise errors.WrongRequest(f"stream {name}: there is no table {lookup.table} to look up {lookup.on} in")
+    if missing := [column for column in (lookup.on, *lookup.columns) if column not in columns]:
+        raise errors.WrongRequest(f"stream {name}: {lookup.table} has no column {missing[0]!r}; it has {', '.join(columns)}")
+    if not connection.scalar(UNIQUE_COLUMN, {"table": lookup.target.identifier, "column": lookup.on}):
+        raise errors.WrongRequest(
+            f"stream {name}: {lookup.on} is not unique in {lookup.table}, so a row may count twice: "
+            f"alter table {lookup.target.identifier} add unique ({identifier(lookup.on)})"
         )
 
 
@@ -275,8 +329,8 @@ def reset(engine: sa.Engine, name: str, since: datetime, now: datetime) -> None:
         connection.execute(sa.delete(part).where(is_dropped if is_same_log else part.c.stream == name))
         connection.execute(sa.delete(hour).where(hour.c.stream == name, hour.c.hour >= since))
         if row["columns"] is not None:
-            table = ArrivalTable(stream=of_ledger(row), columns=row["columns"])
-            connection.execute(table.delete_since(), {"since": since})
+            table = arrival_table(of_ledger(row), row["columns"])
+            connection.execute(table.delete_hours(), {"hours": [], "since": since})
         query = sa.select(row_in.c.partition, row_in.c.start_offset).where(row_in.c.stream == name)
         firsts: dict[int, int] = {partition: first for partition, first in connection.execute(query)} if is_same_log else {}  # noqa: C416
         connection.execute(sa.delete(row_in).where(row_in.c.stream == name))
@@ -294,6 +348,9 @@ def reset(engine: sa.Engine, name: str, since: datetime, now: datetime) -> None:
             connection.execute(sa.insert(row_in), values)
         first = (row["since"] and min(row["since"], since)) if is_same_log else since
         log = {"topic": pipeline["topic"], "topic_id": pipeline["topic_id"], "since": first}
+        # What they had counted is forgotten: it says nothing about how far behind the stream is. Their numbers stay.
+        is_its = schema.stream_epoch.c.stream == name
+        connection.execute(sa.update(schema.stream_epoch).where(is_its).values(newest_timestamp=None))
         superseded = {"owner": row["owner"] + 1, "owner_run": None, "ended_at": now, "error": None}
         connection.execute(sa.update(schema.stream).where(schema.stream.c.name == name).values(**log, **superseded))
 
@@ -316,18 +373,40 @@ OF_STREAM = (schema.stream_hour, schema.epoch_part, schema.stream_epoch, schema.
 
 
 def drop(engine: sa.Engine, name: str) -> None:
-    """Forgets a stream and drops its view and its table. A driver that is at work on it is refused when it commits."""
+    """Forgets a stream and drops its view and its table; of a join, its view and both its streams. A driver that is at work on it
+    is refused when it commits."""
+    row_in = schema.stream_join
     with engine.begin() as connection:
-        row = row_of(connection, name, lock=True)
-        stream = of_ledger(row)
-        if row["columns"] is not None:
-            try:
-                for statement in ArrivalTable(stream=stream, columns=row["columns"]).drop():
-                    connection.execute(statement)
-            except DBAPIError as error:
-                if sql_errors.sqlstate_of(error) != sql_errors.DEPENDENT_OBJECTS:
-                    raise
-                raise errors.UserError(f"something depends on {stream.table}: drop that first ({error.orig})") from error
-        for table in OF_STREAM:
-            connection.execute(sa.delete(table).where(table.c.stream == name))
-        connection.execute(sa.delete(schema.stream).where(schema.stream.c.name == name))
+        names = sides_of(connection, name)
+        for join in joins.joins_in(connection, row_in.c.name == name):
+            drop_relations(connection, join.table, [sa.text(f"drop view if exists {join.view.sql}")])
+            connection.execute(sa.delete(row_in).where(row_in.c.name == name))
+        for stream_name in names or [name]:
+            drop_stream(connection, stream_name)
+
+
+def sides_of(connection: sa.Connection, name: str) -> list[str]:
+    """The streams of a join; none if there is no join of that name."""
+    return [side.name for join in joins.joins_in(connection, schema.stream_join.c.name == name) for side in join.sides]
+
+
+def drop_stream(connection: sa.Connection, name: str) -> None:
+    row = row_of(connection, name, lock=True)
+    for join in joins.joins_of(connection, name):
+        advice = f"`logbus stream drop {join.name}` drops the join and both"
+        raise errors.UserError(f"stream {name} is a side of the join {join.name}: {advice}")
+    if row["columns"] is not None:
+        drop_relations(connection, row["table_name"], arrival_table(of_ledger(row), row["columns"]).drop())
+    for table in OF_STREAM:
+        connection.execute(sa.delete(table).where(table.c.stream == name))
+    connection.execute(sa.delete(schema.stream).where(schema.stream.c.name == name))
+
+
+def drop_relations(connection: sa.Connection, view: str, statements: Iterable[sa.TextClause]) -> None:
+    try:
+        for statement in statements:
+            connection.execute(statement)
+    except DBAPIError as error:
+        if sql_errors.sqlstate_of(error) != sql_errors.DEPENDENT_OBJECTS:
+            raise
+        raise errors.UserError(f"something depends on {view}: drop that first ({error.orig})") from error

@@ -47,7 +47,7 @@ def computed_detail(engine: Engine, name: str, log_ends: Mapping[int, int] | Non
         of_aggregates = aggregates.all_statuses(connection, name)
     return {
         "aggregates": [{**status.summary(), "words": status.aggregate.words()} for status in of_aggregates],
-        "streams": [{**status.summary(status.lag(log_ends)), "words": status.stream.aggregate.words()} for status in of_streams],
+        "streams": [{**status.summary(status.lag(log_ends)), "words": status.stream.words()} for status in of_streams],
     }
 
 

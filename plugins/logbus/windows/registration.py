@@ -227,10 +227,10 @@ def refuse_shared_table(connection: Connection, pipeline: model.Pipeline) -> Non
 
 
 def refuse_table_of_others(connection: Connection, table: table_names.TableName, kind: str, name: str) -> None:
-    """`WrongRequest` if the table is that of a pipeline, an aggregate or a stream, except the one of this kind and name. Two
-    pipelines may share one with a sink of files."""
-    owners = (("pipeline", schema.pipeline), ("aggregate", schema.aggregate), ("stream", schema.stream))
-    for owner, row_of in owners:
+    """`WrongRequest` if the table is that of a pipeline, an aggregate, a stream or a join, except the one of this kind and name.
+    Two pipelines may share one with a sink of files."""
+    kinds = {"pipeline": schema.pipeline, "aggregate": schema.aggregate, "stream": schema.stream, "join": schema.stream_join}
+    for owner, row_of in kinds.items():
         for other, its_table in connection.execute(select(row_of.c.name, row_of.c.table_name)):
             tables = {table_names.parse_table(its_table)}
             if owner == "stream":

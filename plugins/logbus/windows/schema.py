@@ -35,6 +35,7 @@
     stream_epoch      its newest commits, for lag and rates
     epoch_part        what an epoch read of one partition and hour of arrival; one for each of them once the hour is proven
     stream_hour       an hour of arrival that was compared with the load of its window
+    stream_join       a view that joins two streams of rows
 
     audited_table  a table that others load, and what its last audit found
     audited_hour   what the newest audit of an hour of it found
@@ -498,6 +499,17 @@ stream_hour = sa.Table(
     sa.Column("replaced_by", sa.Integer),  # the attempt whose rows took the place of the stream's; null: none has
     sa.Column("difference_count", sa.BigInteger, nullable=False),  # rows that only the stream or only the load has
     sa.Column("differences", JSONB, nullable=False),  # sentences, the first of them
+)
+
+stream_join = sa.Table(
+    "stream_join",
+    metadata,
+    sa.Column("name", sa.Text, primary_key=True),
+    sa.Column("left_stream", sa.Text, sa.ForeignKey(stream.c.name), nullable=False),
+    sa.Column("right_stream", sa.Text, sa.ForeignKey(stream.c.name), nullable=False),
+    sa.Column("table_name", sa.Text, nullable=False, unique=True),  # of the view
+    sa.Column("definition", JSONB, nullable=False),
+    sa.Column("registered_at", sa.DateTime(timezone=True), nullable=False),
 )
 
 audited_table = sa.Table(

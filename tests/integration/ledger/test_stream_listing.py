@@ -165,7 +165,7 @@ def test_the_commands_define_list_reset_and_drop(world: World, run: Callable[...
         "dry run",
     )
     assert run("stream", "reset", "live", "--since", "2015-05-17T10", "--execute").stdout.startswith("forgotten: 1 hour")
-    assert (hours(world), status(world).state) == ([], "stopped")
+    assert (hours(world), status(world).state, status(world).newest_timestamp) == ([], "stopped", None)
     assert run("stream", "prove", "live").stdout == "live: 0 proven, 0 different, 0 behind, 0 kept\n"
     assert run("stream", "drop", "live").stdout == "would be dropped: view live and table public.live_by_arrival of p\n"
     assert json.loads(run("stream", "drop", "live", "--execute", "--json").stdout)["executed"] is True

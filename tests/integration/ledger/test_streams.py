@@ -25,8 +25,8 @@ from logbus.loads.redrive import Redrive
 from logbus.parsing import parser_for
 from logbus.streams import stream_ledger
 from logbus.streams.definition import define_stream, of_ledger
+from logbus.streams.kinds import arrival_table
 from logbus.streams.proof import StreamProof, prove_due, prove_span, refuse_different
-from logbus.streams.statements import ArrivalTable
 from logbus.windows import recovery, registration
 from sqlalchemy import create_engine, event, text
 from sqlalchemy.exc import DBAPIError
@@ -480,7 +480,7 @@ def add_again(world: World, name: str) -> None:
     """What an hour has, once more."""
     with world.ledger.engine.begin() as connection:
         row = stream_ledger.row_of(connection, name)
-        table = ArrivalTable(stream=of_ledger(row), columns=row["columns"])
+        table = arrival_table(of_ledger(row), row["columns"])
         listed = ", ".join(table.names)
         deltas = text(f"select cast(json_agg(d) as text) from (select arrived_hour, {listed} from {name}_by_arrival) d")
         connection.execute(table.add(), {"deltas": connection.execute(deltas).scalar_one()})

@@ -134,6 +134,11 @@ def test_a_schema_that_was_not_among_the_sampled_values_has_its_columns_all_the_
     new = {"id": 2, "customer": "Bob", "placed": datetime(2026, 11, 27, tzinfo=UTC), "day": date(2026, 11, 27), "tags": []}
     values = [old] * (SAMPLED_RECORDS_MAX + 10)
     pipeline.send([(10.5, value) for value in (*values, by_id(98, b""), written(second, SECOND, new), *values)])
+    registry.away.add(second)  # while it loads: the first schema was answered
+    (refused,) = pipeline.load(10)
+    assert (refused.state, "HTTP 503" in str(refused.error)) == (LoadState.FAILED, True)
+    assert (rows(pipeline), dead_letters(pipeline)) == ([], [])
+    registry.away.clear()
     (outcome,) = pipeline.load(10)
     assert (outcome.state, outcome.error) == (LoadState.COMMITTED, None)
     assert [row for row in rows(pipeline, "id, customer, placed, day, tags, _rest") if row["id"] == 2] == [{**new, "_rest": None}]

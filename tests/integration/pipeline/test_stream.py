@@ -1,9 +1,9 @@
-"""A stream with the real broker, PostgreSQL and Spark's tasks: epoch by epoch beside freezing and loading, then proven."""
+"""Streams with the real broker, PostgreSQL and Spark's tasks: epoch by epoch beside freezing and loading, then proven."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -11,16 +11,21 @@ import pytest
 from logbus.expressions import avg_of, count, max_of, sum_of
 from logbus.loads.engine import connect
 from logbus.streams import stream_ledger
-from logbus.streams.definition import define_stream
+from logbus.streams.definition import define_live_rows, define_stream
 from logbus.streams.proof import prove_due
+from logbus_spark.job import PlanSlice, pack_slices
+from logbus_spark.records import SAMPLED_RECORDS_MAX, read_plan
 from logbus_spark.stream_driver import StreamDriver, StreamRun
+from logbus_spark.stream_task import EpochJob, EpochTaskResult, aggregate_chunks
 from pyspark.sql import SparkSession
 from sqlalchemy import Engine, text
 
+from tests.support.avro_values import record, written
 from tests.support.broker import AnyBroker
 from tests.support.in_process import driver
 from tests.support.ledgers import NOW, at
 from tests.support.real_pipeline import RealPipeline
+from tests.support.schema_registry import Registry
 
 COLUMNS = {"word": "text", "n": "bigint", "seconds": "double precision", "time": "timestamptz"}
 
@@ -48,9 +53,40 @@ def values(hour: float, count_: int, partition: int) -> list[tuple[float, bytes]
     return records
 
 
-def once(pipeline: RealPipeline, run_id: str) -> StreamRun:
+def once(pipeline: RealPipeline, run_id: str, name: str = "words") -> StreamRun:
     application = driver(pipeline.ledger, pipeline.log, pipeline.client_config)
-    return StreamDriver(application=application, name="words", run_id=run_id, say=lambda line: None).run(once=True)
+    return StreamDriver(application=application, name=name, run_id=run_id, say=lambda line: None).run(once=True)
+
+
+def in_process(job: EpochJob, slices: Sequence[PlanSlice], config: Mapping[str, Any]) -> list[EpochTaskResult]:
+    """Without Spark, from the real broker."""
+    plans = pack_slices(slices, 2, records_per_task_min=1)
+    return [aggregate_chunks(read_plan(plan, config, job.topic, job.isolation_level), job) for plan in plans]
+
+
+@pytest.mark.usefixtures("without_spark")
+def test_values_that_name_a_schema_are_added_up_as_they_are_loaded(broker: AnyBroker, engine: Engine, registry: Registry) -> None:
+    """The second schema is met by a task first."""
+    pipeline = RealPipeline(
+        broker.bootstrap, engine, partitions=1, parse="avro", settings={"registry": registry.url, "max_errors": 9}
+    )
+    first, second = (
+        record(("id", "long"), ("customer", "string")),
+        record(("id", "long"), ("size", "int"), ("customer", "string")),
+    )
+    ids = [registry.register("orders-value", schema) for schema in (first, second)]
+    orders = [written(ids[0], first, {"id": number, "customer": "Ada"}) for number in range(SAMPLED_RECORDS_MAX)]
+    orders += [written(ids[1], second, {"id": number, "customer": "Bob", "size": 1}) for number in range(5)]
+    pipeline.send([(10.5, value) for value in [*orders, b"not avro", orders[0][:-1], orders[0] + b"\0"]])
+    stream = define_stream("orders", pipeline.name, keys=["customer"], measures={"orders": count(), "ids": sum_of("id")})
+    stream_ledger.define(engine, stream, NOW)
+    application = driver(pipeline.ledger, pipeline.log, pipeline.client_config)
+    StreamDriver(application=application, name="orders", run_id="r", say=print, run_tasks=in_process).run(once=True)
+    pipeline.load(10)
+    assert pipeline.audit(10).ok
+    assert [(hour.verdict, [*hour.problems]) for hour in prove_due(engine, "orders", NOW).hours] == [("proven", [])]
+    with engine.connect() as connection:
+        assert connection.execute(text("select customer, orders from orders order by 1")).all() == [("Ada", 1_000), ("Bob", 5)]
 
 
 @pytest.mark.usefixtures("without_spark")  # of the loads
@@ -63,6 +99,7 @@ def test_a_stream_beside_loads_is_exact_and_proven(pipeline: RealPipeline, spark
         stream_ledger.define(pipeline.engine, stream, NOW)
 
     define(200_000)
+    stream_ledger.define(pipeline.engine, define_live_rows("live", pipeline.name, columns=[*COLUMNS, "_key"]), NOW)
     for partition in range(2):  # the third one is idle
         pipeline.send(values(10, 3_000, partition), partition)
         pipeline.send(values(11, 350, partition), partition)
@@ -72,12 +109,18 @@ def test_a_stream_beside_loads_is_exact_and_proven(pipeline: RealPipeline, spark
     for partition in range(2):
         pipeline.send(values(12, 350, partition), partition)
     assert once(pipeline, "second").epochs == 7
+    assert once(pipeline, "only", "live").read == 2 * (3_000 + 350 + 350)
+    rows = f"select _partition, _offset, _timestamp, {', '.join(COLUMNS)}, _key from"
+    with pipeline.engine.connect() as connection:
+        live = connection.execute(text(f"{rows} live order by 1, 2")).all()
     for loaded in (10, 11, 12):
         pipeline.load(loaded)
         assert pipeline.audit(loaded).ok
-    proof = prove_due(pipeline.engine, "words", NOW)
-    assert [(hour.hour, hour.verdict) for hour in proof.hours] == [(at(hour), "proven") for hour in (10, 11, 12)], proof.hours
+    for name in ("words", "live"):
+        proof = prove_due(pipeline.engine, name, NOW)
+        assert [(hour.hour, hour.verdict) for hour in proof.hours] == [(at(hour), "proven") for hour in (10, 11, 12)], proof.hours
     with pipeline.engine.connect() as connection:
+        assert live == connection.execute(text(f"{rows} {pipeline.name} order by 1, 2")).all()
         shown = connection.execute(text("select window_start, word, rows, total, slow, last from words order by 1, 2")).all()
         truth = connection.execute(
             text(

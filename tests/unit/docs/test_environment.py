@@ -12,7 +12,7 @@ NAME = r"LOGBUS_[A-Z][A-Z_]*[A-Z]"
 PRODUCT = ("plugins", "spark_jobs", "broker", "dags", "scripts")
 CONTAINERS = ("docker", "docker-compose.airflow.yml", "docs/prometheus", "scripts")
 # Names that only look like ours: a marker in the Spark application's output, click's for completion, a shell's, the tests'.
-OTHERS = {"LOGBUS_RESULT", "LOGBUS_COMPLETE", "LOGBUS_FOUND", "LOGBUS_TEST_BROKER"}
+OTHERS = {"LOGBUS_RESULT", "LOGBUS_DRIVER", "LOGBUS_COMPLETE", "LOGBUS_FOUND", "LOGBUS_TEST_BROKER"}
 
 
 def texts(places: tuple[str, ...], *suffixes: str) -> Iterator[str]:

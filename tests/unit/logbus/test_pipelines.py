@@ -21,6 +21,8 @@ from logbus.pipelines import (
     define_pipeline,
     hourly_ingest,
     ingest,
+    joined,
+    live_rows,
     many_topics,
     sum_of,
     windowed_aggregate,
@@ -94,7 +96,7 @@ def test_a_stream_counts_by_the_clock_and_after_audits_and_its_proof_is_an_event
     assert list(dag.timetable.asset_condition.objects) == [table_asset("clicks")]
     assert dag.get_task("prove").outlets == [stream_asset("live"), proven_hours_asset("live")]
     once = dag.get_task("once")
-    assert (once.stream.pipeline, once.stream.aggregate.measures, once.pool) == (
+    assert (once.stream.pipeline, once.stream.content.measures, once.pool) == (
         "clicks",
         {"bytes": sum_of("size")},
         "logbus_load",
@@ -105,7 +107,26 @@ def test_a_continuous_stream_is_looked_after_and_proven_whether_or_not_it_is_wel
     dag = windowed_counts("clicks", name="live", continuous=True, schedule="0 * * * *")
     assert order_of(dag) == [["prove"], ["healthy"]] or order_of(dag) == [["healthy"], ["prove"]]
     assert (dag.get_task("healthy").timeout, dag.get_task("healthy").retries) == (600, 0)
-    assert dag.get_task("prove").stream.aggregate.measures == {"count": count()}
+    assert dag.get_task("prove").stream.content.measures == {"count": count()}
+
+
+def test_rows_and_both_sides_of_a_join_are_streams_whose_proofs_are_events() -> None:
+    dag = live_rows(CLICKS, name="rows", columns=["url"], indexed=["url"])
+    assert (dag.dag_id, order_of(dag)) == ("rows", [["once", "prove"], ["prove"]])
+    assert dag.get_task("once").stream.content.columns == ("url",)
+    dag = joined("paid", left=CLICKS, right="payments", on="url", within="1d")
+    assert sorted(order_of(dag)) == [
+        ["join", "once_left", "once_right"],
+        ["once_left", "prove_left"],
+        ["once_right", "prove_right"],
+        ["prove_left"],
+        ["prove_right"],
+    ]
+    assert {*dag.timetable.asset_condition.objects} == {table_asset("clicks"), table_asset("payments")}
+    assert dag.get_task("prove_right").outlets == [stream_asset("paid_right"), proven_hours_asset("paid_right")]
+    assert dag.get_task("join").join.within == timedelta(days=1)
+    dag = joined("paid", left=CLICKS, right="payments", on="url", continuous=True)
+    assert dag.get_task("join").downstream_task_ids == {"prove_left", "healthy_left", "prove_right", "healthy_right"}
 
 
 def test_an_hour_that_is_late_is_a_deadline_of_the_dag_beside_those_of_its_author() -> None:

@@ -160,7 +160,7 @@ function streams({ streams: found, now }) {
     h("span", { title: one.committed_at ? `epoch ${whole(one.epochs)}, ${moment(one.committed_at)}` : null }, ago(one.committed_at, now)),
     one.proven,
     one.behind,
-    one.different ? h("span", { class: "bad" }, whole(one.different)) : "0",
+    one.different ? h("span", { class: "bad" }, whole(one.different)) : 0,
     one.error ? h("span", { class: "why" }, one.error.split("\n")[0]) : null,
   ];
   const heads = ["Stream", "State", "Lag", "Records behind", "Last epoch", "Hours proven", "To prove", "Different", "Error"];
@@ -181,7 +181,7 @@ function aggregates({ aggregates: found }) {
     h("b", { title: one.words }, one.name),
     h("span", { class: one.verdict === "wrong" || one.error ? "bad" : "" }, one.verdict),
     one.hours,
-    one.wrong ? h("span", { class: "bad" }, whole(one.wrong)) : "0",
+    one.wrong ? h("span", { class: "bad" }, whole(one.wrong)) : 0,
     one.behind,
     one.error ? h("span", { class: "why" }, one.error.split("\n")[0]) : null,
   ];

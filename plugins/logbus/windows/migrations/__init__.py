@@ -19,7 +19,7 @@ from logbus.windows.sql_errors import INSUFFICIENT_PRIVILEGE, UNDEFINED_TABLE, s
 from logbus.windows.table_names import LEAF_SCHEMA, SCHEMA, STAGING_SCHEMA, identifier, quoted
 
 # The last of versions/. If two branches each add a revision of the same number, a test fails when they are merged.
-REVISION = "0007"
+REVISION = "0008"
 
 STORED_REVISION = text(f"select version_num from {SCHEMA}.alembic_version")
 

@@ -2,12 +2,14 @@ from __future__ import annotations
 
 import json
 import uuid
+from pathlib import Path
 from typing import Any
 
 import pytest
+from logbus.cli.certificates import Authority
 from logbus.errors import RegistryUnavailable
 from logbus.kafka.client import Client
-from logbus.schemas.registry_client import RegistryClient
+from logbus.schemas.registry_client import RegistryClient, tls_context
 from logbus.schemas.wire_format import reference_to_id
 
 from tests.support.avro_values import record
@@ -81,3 +83,12 @@ def test_protobufs_schemas_are_asked_for_as_descriptors(registry: Registry) -> N
     with RegistryClient(registry.url, {}) as client:
         client.fetch(reference_to_id(number))
     assert registry.asked == [f"/schemas/ids/{number}", f"/schemas/ids/{number}?format=serialized"]
+
+
+def test_the_brokers_authority_is_trusted_beside_the_systems_unless_there_is_one_for_registries(tmp_path: Path) -> None:
+    path, other = (Authority(tmp_path / name).certificate_path for name in ("brokers", "registries"))
+    systems = tls_context({}).cert_store_stats()["x509_ca"]
+    for settings in ({"ssl.ca.location": str(path)}, {"ssl.ca.pem": path.read_text()}):
+        assert tls_context(settings).cert_store_stats()["x509_ca"] == systems + 1
+        assert tls_context({**settings, "schema.registry.ssl.ca.location": str(other)}).cert_store_stats()["x509_ca"] == 1
+    assert tls_context({"ssl.ca.location": "probe"}).cert_store_stats()["x509_ca"] == systems
