@@ -135,6 +135,7 @@ def large_figures(
         loads_beside(f"{name}: load", ours, barest, against="barest job"),
         loads_beside(f"{name}: loaded again", again, ours, against="first load"),
         loads_beside(f"{name}: load of Avro", avro, ours, against="the same as JSON"),
+        figure(f"{name}: load of Avro", "rows/s", ours=[count / one.seconds for one in avro], target=Target(ours_min=100_000)),
         figure(f"{name}: commit", "s", ours=slowest_commits(ours), target=Target(ours_max=1)),
         figure(f"{name}: commit, loaded again", "s", ours=slowest_commits(again), target=Target(ours_max=1)),
         figure(f"{name}: audit", "s", ours=audits),

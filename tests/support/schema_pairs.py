@@ -135,6 +135,13 @@ CLOSED = {"additionalProperties": False}
 LIST = {"type": "object", "properties": {"next": {"$ref": "#"}, "value": INTEGER}, **CLOSED}
 
 JSON_PAIRS = [
+    # A reference of another kind is equal only where what it leads to is.
+    (
+        {"$defs": {"node": {"$dynamicAnchor": "node", "type": "integer"}}, "properties": {"a": {"$dynamicRef": "#node"}}},
+        {"$defs": {"node": {"$dynamicAnchor": "node", "type": "string"}}, "properties": {"a": {"$dynamicRef": "#node"}}},
+        False,
+    ),
+    ({"enum": [1, 2], "const": 3}, {"const": 3}, False),
     (STRING, STRING, True),
     (True, STRING, True),
     ({}, an_object(), True),

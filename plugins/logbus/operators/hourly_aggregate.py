@@ -56,8 +56,9 @@ class HourlyAggregateOperator(BaseOperator):
 
 
 class AuditAggregateOperator(BaseOperator):
-    """Compare the hours of an aggregate that were written since the last audit, row by row with what the pipeline's rows add up
-    to, and fail if any differs. Its success is an event of its outlets, for which there is `logbus.assets.aggregate_outlets`.
+    """Compare the hours of an aggregate that were written by this run, or since the last audit, row by row with what the
+    pipeline's rows add up to, and fail if any differs. Its success is an event of its outlets, for which there is
+    `logbus.assets.aggregate_outlets`.
 
     Returns which hours are exact, and which were left to the next run because a load has touched them meanwhile; without an
     exact one it is skipped.
@@ -85,7 +86,7 @@ class AuditAggregateOperator(BaseOperator):
 
     def execute(self, context: Context) -> dict[str, Any]:
         engine = WarehouseHook(self.warehouse_conn_id).ledger().engine
-        proof: AggregateProof = prove_unaudited(engine, self.aggregate_name, self._now())
+        proof: AggregateProof = prove_unaudited(engine, self.aggregate_name, self._now(), run_id=str(context["run_id"]))
         for hour in proof.hours:
             for problem in hour.problems:
                 self.log.info("%s %s", model.instant_text(hour.hour), problem)

@@ -18,7 +18,7 @@ from typing import Any, TypeAlias
 import orjson
 import pyarrow as pa
 
-from logbus.errors import UserError
+from logbus.errors import LogbusError, UserError
 from logbus.fingerprint import headers_of
 from logbus.parsing import Parser, Unparsable, json_records
 from logbus.parsing.batches import TIMESTAMP, WRONG_TYPE, arrow_type
@@ -26,7 +26,7 @@ from logbus.parsing.json_format import REST, json_parser, members
 from logbus.pipeline_settings import is_column_name
 from logbus.schemas.decoders import FORMATS, Decoder, Decoders, SchemaField
 from logbus.schemas.schema_book import JSON, SchemaBook
-from logbus.schemas.wire_format import Undecodable, named, prefix_of, with_prefixes
+from logbus.schemas.wire_format import SchemaMismatch, Undecodable, named, prefix_of, with_prefixes
 
 # What a column of one type also holds: the promotions of Avro that lose nothing, and what a user declares narrower.
 ALSO_HOLDS: Mapping[str, Collection[str]] = {"double precision": ("bigint",), "integer": ("bigint",)}
@@ -211,10 +211,19 @@ class ReadableValues:
         decoders = self._decoders[self._book.schema(prefix_of(value)).type]
         prefix = decoders.prefix(value)
         decoder = decoders.of(prefix)
-        record = decoder.record(value[len(prefix) :])
+        try:
+            return self._shown(decoder, value[len(prefix) :], is_decoded=decoders.format.type != JSON)
+        except (Undecodable, LogbusError, MemoryError):
+            raise
+        except Exception as error:  # no JSON at all, an instant after the year 9999, an Any of an unknown type
+            raise SchemaMismatch(f"not to be shown as JSON: {error or type(error).__name__}") from error
+
+    @staticmethod
+    def _shown(decoder: Decoder, payload: bytes, *, is_decoded: bool) -> bytes:
+        record = decoder.record(payload)
         if not isinstance(record, dict):
             return orjson.dumps(record)
-        kinds = decoder.fields if decoders.format.type != JSON else {}
+        kinds = decoder.fields if is_decoded else {}
         shown = {name: _instant(member, kinds[name]) if name in kinds else member for name, member in record.items()}
         return orjson.dumps(shown, default=_json_value)
 
@@ -223,7 +232,8 @@ def _instant(value: Any, field: SchemaField) -> Any:
     """A member as JSON has it: an instant is no number."""
     if field.unit is None or value is None:
         return value
-    return pa.scalar(value, pa.timestamp(field.unit, tz="UTC")).cast(TIMESTAMP, safe=False).as_py()
+    # Checked, or one that is too late would be shown as another; of nanoseconds the last digits are lost.
+    return pa.scalar(value, pa.timestamp(field.unit, tz="UTC")).cast(TIMESTAMP, safe=field.unit != "ns").as_py()
 
 
 def _json_text(value: Any) -> str:

@@ -35,7 +35,8 @@ class JsonDecoder:
 
         def retrieve(uri: str) -> Any:
             """What the schema refers to, by the name under which it does."""
-            name = next((name for name in imported if uri == name or uri.endswith(f"/{name}")), None)
+            # The longest: `b.json` may be there beside `a/b.json`.
+            name = max((name for name in imported if uri == name or uri.endswith(f"/{name}")), key=len, default=None)
             if name is None:
                 raise ValueError(f"{named(prefix)} refers to {uri}, which the registry does not give with it")
             return imported[name]

@@ -58,6 +58,13 @@ class JsonDocument:
 
     root: Any
     referenced: Mapping[str, Any] = field(default_factory=dict)
+    _texts: dict[int, str] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    def text_of(self, whole: Any) -> str:
+        """Of the root, a referenced schema, or all of these: written once, since each `$ref` asks whether they are equal."""
+        if id(whole) not in self._texts:
+            self._texts[id(whole)] = _exact(whole)
+        return self._texts[id(whole)]
 
 
 @dataclass(frozen=True)
@@ -123,25 +130,37 @@ def _has_own_base(root: Any) -> bool:
 
 
 class SchemaComparison:
-    """Of two documents. Recursive schemas end where a pair comes again: it is what is being proven."""
+    """Of two documents. Recursive schemas end where a pair comes again deeper in the documents: it is what is being proven. One
+    that comes again for the same part of a document leads nowhere: what a `$ref` to itself means is left open."""
 
     def __init__(self) -> None:
-        self._open: set[tuple[str, str]] = set()
+        self._open: dict[tuple[str, str], int] = {}  # at which depth
+        self._depth = 0  # in the documents, by members and items
         self._comparisons = 0
 
     def problems(self, reader: Subschema, writer: Subschema, path: str) -> list[ReadingProblem]:
         pair = (_identity(reader), _identity(writer))
         if pair in self._open:
-            return []
+            if self._open[pair] < self._depth:
+                return []
+            return [ReadingProblem("NOT_UNDERSTOOD", "a $ref leads back to where it is", path)]
         self._comparisons += 1
         if len(self._open) > DEPTH_MAX or self._comparisons > COMPARISONS_MAX:
             limits = f"more than {DEPTH_MAX} levels, or {COMPARISONS_MAX:,} pairs"
             return [ReadingProblem("NOT_UNDERSTOOD", f"too much to compare: {limits}", path)]
-        self._open.add(pair)
+        self._open[pair] = self._depth
         try:
             return self._compared(reader, writer, path)
         finally:
-            self._open.discard(pair)
+            del self._open[pair]
+
+    def _inner_problems(self, reader: Subschema, writer: Subschema, path: str) -> list[ReadingProblem]:
+        """Of what is in the document that both are about."""
+        self._depth += 1
+        try:
+            return self.problems(reader, writer, path)
+        finally:
+            self._depth -= 1
 
     def _compared(self, reader: Subschema, writer: Subschema, path: str) -> list[ReadingProblem]:
         accepting, written = reader.members, writer.members
@@ -204,7 +223,8 @@ class SchemaComparison:
             yield ReadingProblem("TYPE_NARROWED", f"{', '.join(sorted(lacking))} is written and not read", path)
 
     def of_values(self, reader: Subschema, writer: Subschema, path: str) -> Iterator[ReadingProblem]:
-        values = [_exact(value) for value in _values(reader) or ()]
+        keyword = path.rpartition("/")[2]
+        values = [_exact(value) for value in _values(reader.part({keyword: reader.members[keyword]})) or ()]
         written = _values(writer)
         if written is None and _types(writer) == {"boolean"}:
             written = [True, False]
@@ -252,7 +272,7 @@ class SchemaComparison:
             if not all(_is_equal_at(keyword, reader, writer) for keyword in of_others):
                 yield ReadingProblem("NOT_UNDERSTOOD", "items by their position are not compared", path)
             return
-        yield from self.problems(reader.part(accepted), writer.part(written), path)
+        yield from self._inner_problems(reader.part(accepted), writer.part(written), path)
 
     def of_properties(self, reader: Subschema, writer: Subschema, path: str) -> Iterator[ReadingProblem]:
         """`properties` and `additionalProperties` together: a property is described by one of them."""
@@ -269,8 +289,8 @@ class SchemaComparison:
         others_written = True if "patternProperties" in writer.members else writer.members.get("additionalProperties", True)
         for name in dict.fromkeys((*accepted, *written)):
             own = writer.part(written.get(name, others_written))
-            yield from self.problems(reader.part(accepted.get(name, of_others)), own, f"{path}/properties/{name}")
-        yield from self.problems(reader.part(of_others), writer.part(others_written), f"{path}/additionalProperties")
+            yield from self._inner_problems(reader.part(accepted.get(name, of_others)), own, f"{path}/properties/{name}")
+        yield from self._inner_problems(reader.part(of_others), writer.part(others_written), f"{path}/additionalProperties")
 
     def of_additional(self, reader: Subschema, writer: Subschema, path: str) -> Iterator[ReadingProblem]:
         if "properties" not in reader.members:
@@ -402,7 +422,7 @@ def _exact(value: Any) -> str:
 def _identity(subschema: Subschema) -> str:
     """What a subschema means: its text, and the text that its references lead into."""
     own = json.dumps(subschema.schema, sort_keys=True)
-    return f"{id(subschema.base)} {own}" if "$ref" in own else own
+    return f"{id(subschema.base)} {own}" if _has_references(own) else own
 
 
 def _are_equal(reader: Subschema, writer: Subschema) -> bool:
@@ -410,9 +430,17 @@ def _are_equal(reader: Subschema, writer: Subschema) -> bool:
     own = _exact(reader.schema)
     if own != _exact(writer.schema):
         return False
-    if "Ref" not in own and "$ref" not in own:
+    if not _has_references(own):
         return True
-    return _exact(reader.base) == _exact(writer.base) and reader.document.referenced == writer.document.referenced
+    accepting, written = reader.document, writer.document
+    return accepting.text_of(reader.base) == written.text_of(writer.base) and (
+        accepting.text_of(accepting.referenced) == written.text_of(written.referenced)
+    )
+
+
+def _has_references(text: str) -> bool:
+    """`$ref`, `$recursiveRef` or `$dynamicRef`."""
+    return "$ref" in text or "Ref" in text
 
 
 def _is_equal_at(keyword: str, reader: Subschema, writer: Subschema) -> bool:
@@ -423,4 +451,5 @@ def _is_equal_at(keyword: str, reader: Subschema, writer: Subschema) -> bool:
     accepted, written = reader.members.get(keyword, absent), writer.members.get(keyword, absent)
     if accepted is absent or written is absent:
         return accepted is written
-    return _are_equal(reader.part(accepted), writer.part(written))
+    # With the keyword, which may be a reference.
+    return _are_equal(reader.part({keyword: accepted}), writer.part({keyword: written}))

@@ -21,8 +21,10 @@ from logbus.schemas.schema_text import ResolvedSchema, SchemaReference, SchemaTe
 MODES = ("READWRITE", "READONLY", "READONLY_OVERRIDE", "IMPORT")
 LATEST = -1  # as a version
 VERSION_MAX = 2**31 - 1
-SCHEMA_BYTES_MAX = 750_000  # with its escapes in JSON it has to fit in a record: message.max.bytes is 1 MiB
+SCHEMA_BYTES_MAX = 750_000
+RECORD_BYTES_MAX = 990_000  # a schema with its escapes in JSON, references and metadata: the client's message.max.bytes is 1 MB
 REFERENCES_MAX = 1_000  # of one schema, with those of its references
+REFERENCES_DEPTH_MAX = 100  # of references in each other: each is a call in a call
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,7 +120,10 @@ class SchemaRegistry:
                 if problems:
                     details = f"[{', '.join(problems)}]"
                     raise RegistryRefusal(refusals.INCOMPATIBLE, subject=subject, details=details)
-            write([(version.key.encode(), version.encode())])
+            key, value = version.key.encode(), version.encode()
+            if len(key) + len(value) > RECORD_BYTES_MAX:
+                raise RegistryRefusal(refusals.SCHEMA_TOO_LARGE, length=len(key) + len(value), limit=RECORD_BYTES_MAX)
+            write([(key, value)])
         return version
 
     def problems_with(self, subject: str, order: SchemaOrder, number: int | None) -> list[str]:
@@ -138,7 +143,8 @@ class SchemaRegistry:
         with self.store.writing() as write:
             with self.store.reading() as state:
                 _require_writable(state, subject)
-                version = _version(state, subject, number, with_deleted=True)
+                # The latest is the last that is not deleted: asked twice, the one before it is deleted.
+                version = _version(state, subject, number, with_deleted=permanent or number != LATEST)
                 words: dict[str, Any] = {"subject": subject, "version": version.version}
                 if version.is_deleted is not permanent:
                     code = refusals.VERSION_NOT_DELETED if permanent else refusals.VERSION_DELETED
@@ -232,20 +238,25 @@ def _checked(resolved: ResolvedSchema, normalize: bool) -> SchemaText:
 def _resolved(state: RegistryState, schema: SchemaText) -> ResolvedSchema:
     """With the texts of all references, and theirs."""
     texts: dict[str, str] = {}
+    names: set[str] = set()  # of those that are added, or about to be: imported versions may refer to each other
     references: list[SchemaReference] = []
 
-    def add(kind: str, each: SchemaReference) -> SchemaReference:
+    def add(kind: str, each: SchemaReference, depth: int = 1) -> SchemaReference:
+        names.add(each.name)
+        if len(names) > REFERENCES_MAX or depth > REFERENCES_DEPTH_MAX:
+            details = f"it has more than {REFERENCES_MAX:,} references, or more than {REFERENCES_DEPTH_MAX} in each other"
+            raise RegistryRefusal(refusals.INVALID_SCHEMA, kind=kind, details=details)
         versions = state.versions(each.subject, with_deleted=True)
         active = [version for version in versions if not version.is_deleted]
         candidates = (
             active[-1:] if each.version == LATEST else [version for version in versions if version.version == each.version]
         )
-        if not candidates or len(texts) >= REFERENCES_MAX:
+        if not candidates:
             details = f'No schema reference found for subject "{each.subject}" and version {each.version}'
             raise RegistryRefusal(refusals.INVALID_SCHEMA, kind=kind, details=details)
         for inner in candidates[0].schema.references:
-            if inner.name not in texts:
-                add(kind, inner)
+            if inner.name not in names:
+                add(kind, inner, depth + 1)
         texts[each.name] = candidates[0].schema.text
         return replace(each, version=candidates[0].version)
 

@@ -57,14 +57,14 @@ class ApiCall:
         text = self.names["version"]
         if text in ("latest", str(LATEST)):
             return LATEST
-        if not text.isdecimal() or not 1 <= int(text) <= VERSION_MAX:
+        if not _is_short_number(text) or not 1 <= int(text) <= VERSION_MAX:
             raise RegistryRefusal(refusals.INVALID_VERSION, version=text)
         return int(text)
 
     @property
     def schema_id(self) -> int:
         text = self.names["id"]
-        if not text.isdecimal():
+        if not _is_short_number(text):
             raise HTTPException(404)
         return int(text)
 
@@ -79,7 +79,7 @@ class ApiCall:
         return self.query.get(name, "").lower() == "true"
 
     def page(self, items: Sequence[Any]) -> list[Any]:
-        offset, limit = (self._number(name, default) for name, default in (("offset", 0), ("limit", -1)))
+        offset, limit = max(0, self._number("offset", 0)), self._number("limit", -1)
         return list(items[offset : offset + limit] if limit >= 0 else items[offset:])
 
     def _number(self, name: str, default: int) -> int:
@@ -105,13 +105,22 @@ class ApiCall:
                 references=references,
                 metadata=compact(body["metadata"], is_sorted=True) if body.get("metadata") else "",
             )
+            if not isinstance((body.get("metadata") or {}).get("properties") or {}, dict):
+                raise ValueError("metadata: its properties are an object")
             numbers = [None if body.get(name) in (None, -1, 0) else int(body[name]) for name in ("id", "version")]
-        except (KeyError, TypeError, ValueError) as error:
+            if not all(1 <= number <= VERSION_MAX for number in numbers if number is not None):
+                raise ValueError(f"id or version: they are between 1 and {VERSION_MAX}")
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
             raise RegistryRefusal(
                 refusals.INVALID_SCHEMA, kind=kind, details=f"the request lacks or has a wrong {error}"
             ) from None
         schema_id, version = numbers
         return SchemaOrder(schema=schema, normalize=self.says("normalize"), schema_id=schema_id, version=version)
+
+
+def _is_short_number(text: str) -> bool:
+    """Of no more digits than an id or a version may have: Python converts no more than some thousand."""
+    return text.isdecimal() and len(text) <= len(str(VERSION_MAX))
 
 
 # Schemas.

@@ -2,8 +2,8 @@
 
 A request brings a name and a password (HTTP's basic authentication). The registry logs in to the broker with them and asks what
 that user may do with the topic `_schemas`: Read lets him look up schemas, Write lets him register and delete. So there is one
-list of users and one of rights, and the registry keeps neither. An answer is kept for a minute: so long a removed user still gets
-in.
+list of users and one of rights, and the registry keeps neither. An answer is kept for a minute: for
+so long a user who has been removed still gets in.
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ class RegistryLogins:
         self._topic = topic
         self._clock = clock
         self._salt = os.urandom(16)
-        self._asking = threading.BoundedSemaphore(ASKED_AT_ONCE_MAX)
+        self.asking = threading.BoundedSemaphore(ASKED_AT_ONCE_MAX)
+        self.answer_seconds_max = ANSWER_SECONDS_MAX
         self._kept: dict[bytes, tuple[float, RegistryRights]] = {}
 
     def rights(self, authorization: str) -> RegistryRights:
@@ -57,15 +58,22 @@ class RegistryLogins:
         kept_until, rights = self._kept.get(key, (0.0, RegistryRights()))
         if self._clock() < kept_until:
             return rights
-        with self._asking:
+        if not self.asking.acquire(timeout=self.answer_seconds_max):
+            raise errors.BrokerUnavailable("too many others log in at the moment: try again")
+        try:
+            kept_until, rights = self._kept.get(key, (0.0, RegistryRights()))
+            if self._clock() < kept_until:  # asked meanwhile: many clients of a user begin at the same time
+                return rights
             rights = self._ask(*credentials)
+        finally:
+            self.asking.release()
         if len(self._kept) >= KEPT_MAX:
             self._kept.clear()
         self._kept[key] = self._clock() + KEPT_SECONDS, rights
         return rights
 
     def _ask(self, user: str, password: str) -> RegistryRights:
-        client = Client(of_user(self._config, user, password), timeout_seconds=ANSWER_SECONDS_MAX)
+        client = Client(of_user(self._config, user, password), timeout_seconds=self.answer_seconds_max)
         try:
             client.ask(client.ask_cluster)  # needs no right, so what is refused here is the login
         except errors.AccessDenied:

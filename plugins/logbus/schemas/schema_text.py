@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 NESTING_MAX = 200  # of JSON: what reads and compares schemas calls itself for each level, and Python allows a thousand calls
 PROTOC_SECONDS_MAX = 60.0  # it takes a tenth of a second; more than this and the machine is in trouble
 COMPILED_MAX = 1_000  # files that are remembered: a check compares with the same earlier versions again and again
+FILE_NAME_BYTES_MAX = 255  # of a reference's name, which is a file's for protoc
 FILE_NAME = "default"  # of a .proto file that has no name, as Confluent calls it
 
 
@@ -355,11 +356,18 @@ def _compiled(name: str, files: tuple[tuple[str, str], ...]) -> Sequence[FileDes
 
     with tempfile.TemporaryDirectory(prefix="logbus-protoc-") as folder:
         for path, text in _paths(Path(folder), files):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text)
-        command = [sys.executable, "-m", "grpc_tools.protoc", f"-I{folder}", "--include_imports", "-o", f"{folder}/.set", name]
+            try:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_text(text, encoding="utf-8")
+            except (FileExistsError, NotADirectoryError, IsADirectoryError):  # `a` beside `a/b.proto`
+                raise InvalidText(f"a reference cannot be called {path.name}, beside the others") from None
+        # By its whole path: protoc takes `--x` for an option, and reads the file that `@x` names.
+        command = [sys.executable, "-m", "grpc_tools.protoc", f"-I{folder}", "--include_imports", "-o", f"{folder}/.set"]
+        command.append(f"{folder}/{name}")
         try:
-            ended = subprocess.run(command, capture_output=True, text=True, timeout=PROTOC_SECONDS_MAX, check=False)
+            ended = subprocess.run(
+                command, capture_output=True, text=True, errors="replace", timeout=PROTOC_SECONDS_MAX, check=False
+            )
         except subprocess.TimeoutExpired:
             raise InvalidText("protoc did not come to an end") from None
         if ended.returncode:
@@ -369,9 +377,10 @@ def _compiled(name: str, files: tuple[tuple[str, str], ...]) -> Sequence[FileDes
 
 def _paths(folder: Path, files: Sequence[tuple[str, str]]) -> Iterator[tuple[Path, str]]:
     for name, text in files:
-        path = (folder / name).resolve()
+        is_name = name.isprintable() and len(name.encode()) <= FILE_NAME_BYTES_MAX
+        path = (folder / name).resolve() if is_name else folder
         if not path.is_relative_to(folder.resolve()) or path == folder.resolve():
-            raise InvalidText(f"a reference cannot be called {name}")
+            raise InvalidText(f"a reference cannot be called {name[:FILE_NAME_BYTES_MAX]!r}")
         yield path, text
 
 

@@ -202,9 +202,10 @@ class _Placement:
         counts = dict.fromkeys(self._racks, 0)
         changeable = set(keys)
         for key, replicas in self._replicas.items():
-            counts[replicas[0]] = counts.get(replicas[0], 0) + 1
-            if key in changeable and replicas[0] in led:
-                led[replicas[0]][key] = None
+            if replicas[0] in led:  # one that is gone leads nothing, and nobody takes a lead from it or gives it one
+                counts[replicas[0]] += 1
+                if key in changeable:
+                    led[replicas[0]][key] = None
 
         def electable(source: int, target: int) -> PartitionId | None:
             return next((key for key in led[source] if target in self._replicas[key]), None)

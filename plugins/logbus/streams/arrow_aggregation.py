@@ -40,6 +40,9 @@ COUNT, TOTAL, DECIMAL_TOTAL, MINIMUM, MAXIMUM = "count", "total", "decimal total
 COMBINED_BY = {COUNT: "sum", TOTAL: "sum", DECIMAL_TOTAL: "list", MINIMUM: "min", MAXIMUM: "max"}
 WHOLE = pa.decimal128(38, 0)  # the sum of as many bigints as there are offsets
 
+# That a task holds until it adds them up: some tens of MB. One grouping of many rows takes far less time than many of few.
+ROWS_MAX = 500_000
+
 # Doubles of 15 digits lie between 1e-323 and 2e308: this many digits hold the sum of any number of them, and none is lost.
 EXACTLY = Context(prec=1_000, Emin=-999_999, Emax=999_999, traps=[Inexact])
 
@@ -103,17 +106,18 @@ class Aggregator:
             [*zip(self._keys, key_types, strict=True), *((column.name, column.type) for column in self.stored)]
         )
         self._sources = [*dict.fromkeys(column.source for column in self.stored if column.source is not None)]
+        # Keys by numbers that no column is named by: one may be measured, too.
+        self._names = [*(f"\0{number}" for number in range(len(self._keys))), *self._sources]
+        conditions = [] if aggregate.condition is None else expressions.columns_of(aggregate.condition)
+        self._read = [*dict.fromkeys((aggregate.event_time, *aggregate.keys, *self._sources, *conditions))]
         self._rows: list[pa.RecordBatch] = []
-
-    @property
-    def read_columns(self) -> frozenset[str]:
-        """The rows' columns that it looks at."""
-        condition = self.aggregate.condition
-        compared = [] if condition is None else expressions.columns_of(condition)
-        return frozenset((self.aggregate.event_time, *self.aggregate.keys, *self._sources, *compared))
+        self._results: list[pa.Table] = []
+        self._row_count = 0
+        self.rows_max = ROWS_MAX
 
     def add(self, rows: pa.RecordBatch, arrived_hour: datetime) -> int:
         """Takes in the rows of one interval of arrival; how many of them have no event time, and so are in no group."""
+        rows = rows.select(self._read)
         instants = rows.column(self.aggregate.event_time)
         mask = None if self.aggregate.condition is None else holds(self.aggregate.condition, rows, self._kinds)
         if instants.null_count:
@@ -124,22 +128,24 @@ class Aggregator:
             floored(chosen.column(self.aggregate.event_time), self.aggregate.window // MICROSECOND),
             *(chosen.column(key) for key in self.aggregate.keys),
         ]
-        # By their number: a key may be measured, too.
         sources = [chosen.column(source) for source in self._sources]
-        self._rows.append(pa.RecordBatch.from_arrays([*keys, *sources], names=self._numbered))
+        self._rows.append(pa.RecordBatch.from_arrays([*keys, *sources], names=self._names))
+        self._row_count += len(chosen)
+        if self._row_count >= self.rows_max:
+            self._combine_rows()
         return int(instants.null_count)
 
-    @property
-    def _numbered(self) -> list[str]:
-        return [*(f"key {number}" for number in range(len(self._keys))), *self._sources]
+    def _combine_rows(self) -> None:
+        rows = pa.Table.from_batches(self._rows)
+        keys = [rows.column(number) for number in range(len(self._keys))]
+        self._results.append(self._combined(keys, [column.of_rows(rows) for column in self.stored]))
+        self._rows, self._row_count = [], 0
 
     def result(self) -> pa.Table:
         """Of all rows that were added: a row for each group of each interval of arrival, with the columns of `schema`."""
-        if not self._rows:
-            return self.schema.empty_table()
-        rows = pa.Table.from_batches(self._rows)
-        keys = [rows.column(number) for number in range(len(self._keys))]
-        return self._combined(keys, [column.of_rows(rows) for column in self.stored])
+        if self._rows:
+            self._combine_rows()
+        return self._results[0] if len(self._results) == 1 else self.merge(self._results)
 
     def merge(self, results: Iterable[pa.Table]) -> pa.Table:
         """Several results as one."""

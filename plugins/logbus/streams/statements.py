@@ -105,7 +105,7 @@ class ArrivalTable:
     def _listed(self) -> str:
         return ", ".join(map(quoted, self.names))
 
-    def create(self, loaded: LoadedTable) -> list[TextClause]:
+    def create_table(self) -> list[TextClause]:
         columns = [f"{quoted(name)} {self.columns[name]}" for name in self.names]
         columns[0] += " not null"
         listed = ", ".join(
@@ -120,8 +120,10 @@ class ArrivalTable:
             # Room in the pages: most rows of the hour that arrives now are updated by every epoch.
             text(f"create table {self._table} ({listed}) with (fillfactor = 70)"),
             text(f"create index on {self._table} ({ARRIVED_HOUR})"),
-            text(f"create view {self.aggregate.target.sql} as {self._over_all_hours(loaded.columns)}"),
         ]
+
+    def create_view(self, loaded: LoadedTable) -> TextClause:
+        return text(f"create view {self.aggregate.target.sql} as {self._over_all_hours(loaded.columns)}")
 
     def _over_all_hours(self, columns_of_pipeline: Mapping[str, str]) -> str:
         """The measures as an aggregate has them."""

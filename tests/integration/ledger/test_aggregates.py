@@ -14,7 +14,7 @@ import pytest
 from logbus.aggregates.aggregation import Aggregated, begin, bring_up_to_date, define, take_step
 from logbus.aggregates.definition import Aggregate, define_aggregate
 from logbus.aggregates.listing import drop, hours_of, status_of
-from logbus.aggregates.proof import AggregateProof, prove_span, prove_unaudited
+from logbus.aggregates.proof import DIFFERENCES_MAX, AggregateProof, prove_span, prove_unaudited
 from logbus.errors import AggregateUnknown, AttemptSuperseded, EquationMismatch, PipelineConflict, UserError
 from logbus.exit_codes import ExitCode
 from logbus.loads.redrive import Redrive
@@ -301,6 +301,18 @@ def test_a_row_that_was_changed_anywhere_is_named_by_hour_and_key(world: World, 
     assert status_of_it(lines).verdict == "wrong"
 
 
+def test_no_hour_passes_for_exact_because_too_many_rows_of_others_differ(lines: EventLines) -> None:
+    lines.load(*range(8))
+    aggregate(lines)
+    hours = proven(lines).of("exact")
+    lines.world.execute("update per_minute set requests = requests + 1")
+    [[count]] = lines.world.rows("select count(*) from per_minute")
+    assert 2 * count > DIFFERENCES_MAX, "both sides of each row are fetched"
+    assert proven(lines).of("wrong") == hours
+    assert set(hours) <= set(aggregate(lines).hours)
+    assert_adds_up(lines.world, lines.lines)
+
+
 def test_an_hour_that_an_audit_found_wrong_is_computed_again_by_the_next_run(lines: EventLines) -> None:
     world, engine = lines.world, lines.world.ledger.engine
     lines.load(0, 1)
@@ -318,7 +330,11 @@ def test_an_hour_that_an_audit_found_wrong_is_computed_again_by_the_next_run(lin
         "logbus aggregate run per_minute",
     )
     assert at(9) in aggregate(lines).hours
-    assert prove_unaudited(engine, "per_minute", NOW).of("wrong") == []
+    report = prove_unaudited(engine, "per_minute", NOW)
+    assert (report.of("wrong"), bool(report.of("exact"))) == ([], True)
+    assert prove_unaudited(engine, "per_minute", NOW).hours == []
+    again = prove_unaudited(engine, "per_minute", NOW, run_id="test").of("exact")
+    assert set(again) >= set(report.of("exact")), "an audit that is killed before it tells anybody looks again"
     assert_adds_up(world, arrived(lines, 0, 1))
 
 

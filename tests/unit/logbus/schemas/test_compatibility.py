@@ -6,37 +6,21 @@ decodes with.
 from __future__ import annotations
 
 import base64
-import io
-import itertools
 import json
 from functools import cache
-from operator import methodcaller
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-import fastavro
 import jsonschema_rs
 import pytest
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
-from google.protobuf.descriptor import FieldDescriptor
-from google.protobuf.message import Message
-from google.protobuf.unknown_fields import UnknownFieldSet
+from google.protobuf import descriptor_pb2
 from grpc_tools import protoc
 from logbus.schemas.compatibility import LEVELS, EarlierSchema, problems_of
-from logbus.schemas.schema_text import ResolvedSchema, SchemaText, SchemaType
+from logbus.schemas.schema_text import InvalidText, ResolvedSchema, SchemaText, SchemaType, protobuf_files
 
 from tests.support.schema_pairs import AVRO_PAIRS, JSON_PAIRS, PROTOBUF_PAIRS, VALUES
-
-
-def resolved(kind: str, text: str, **referenced: str) -> ResolvedSchema:
-    return ResolvedSchema(schema=SchemaText(kind=SchemaType(kind), text=text), referenced=referenced)
-
-
-def verdict(level: str, kind: str, new: str, *history: str) -> bool:
-    """Of a schema after these, oldest first."""
-    earlier = [EarlierSchema(version=number, resolved=resolved(kind, text)) for number, text in enumerate(history, 1)]
-    return not problems_of(level, resolved(kind, new), earlier)
+from tests.support.schema_values import lost_messages, resolved, unread_values, verdict
 
 
 @cache
@@ -86,68 +70,11 @@ def test_levels_say_who_must_read_whom(kind: str, level: str) -> None:
     assert wrong == []
 
 
-def avro_examples(schema: Any, depth: int = 2) -> list[Any]:
-    """Values of a parsed schema: each branch of a union, each symbol of an enumeration."""
-    if isinstance(schema, list):
-        return [value for branch in schema for value in avro_examples(branch, depth)]
-    kind = schema if isinstance(schema, str) else schema["type"]
-    match kind:
-        case "record":
-            if depth == 0:
-                return []
-            values = [avro_examples(each["type"], depth - 1) for each in schema["fields"]]
-            rows = itertools.zip_longest(*values)
-            names = [each["name"] for each in schema["fields"]]
-            return [
-                {
-                    name: chosen[0] if value is None and None not in chosen else value
-                    for name, value, chosen in zip(names, row, values, strict=True)
-                }
-                for row in (rows if values else [()])
-            ]
-        case "enum":
-            return list(schema["symbols"])
-        case "fixed":
-            return [b"x" * schema["size"]]
-        case "array":
-            return [[], avro_examples(schema["items"], depth)]
-        case "map":
-            return [{}, {str(number): value for number, value in enumerate(avro_examples(schema["values"], depth))}]
-    scalars: dict[str, list[Any]] = {
-        "null": [None], "boolean": [True], "int": [0, -(2**31)], "long": [2**40, -1], "float": [1.5], "double": [1e300],
-        "string": ["", "text"], "bytes": [b"text"],
-    }  # fmt: skip
-    return scalars.get(kind, [None])  # a name: of the record that it is in
-
-
 @pytest.mark.parametrize("is_reversed", [False, True])
 def test_values_of_avro_are_read_exactly_where_that_is_said(is_reversed: bool) -> None:
     for new, old, *verdicts in AVRO_PAIRS:
-        reader, writer = (json.loads(text) for text in ((old, new) if is_reversed else (new, old)))
-        unlogical = [fastavro.parse_schema(without_logical_types(schema)) for schema in (reader, writer)]
-        values, failed = avro_examples(without_logical_types(writer)), 0
-        assert values
-        for value in values:
-            file = io.BytesIO()
-            fastavro.schemaless_writer(file, unlogical[1], value)
-            file.seek(0)
-            try:
-                fastavro.schemaless_reader(file, unlogical[1], unlogical[0])
-            except Exception:  # of many kinds: that it cannot be read is the answer
-                failed += 1
-        assert (failed == 0) is verdicts[is_reversed], (reader, writer, values)
-
-
-def without_logical_types(schema: Any) -> Any:
-    if isinstance(schema, list):
-        return [without_logical_types(each) for each in schema]
-    if isinstance(schema, dict):
-        return {
-            name: without_logical_types(each)
-            for name, each in schema.items()
-            if name not in ("logicalType", "precision", "scale")
-        }
-    return schema
+        reader, writer = (old, new) if is_reversed else (new, old)
+        assert (not unread_values(reader, writer)) is verdicts[is_reversed], (reader, writer)
 
 
 @pytest.mark.parametrize("writer", [writer for _, writer, _ in JSON_PAIRS])
@@ -158,63 +85,11 @@ def test_no_json_schema_is_called_compatible_that_refuses_what_was_written(write
             assert [value for value in accepted if not jsonschema_rs.is_valid(reader, value)] == [], (reader, writer)
 
 
-SCALARS = {
-    FieldDescriptor.CPPTYPE_INT32: [1, -1, 2**31 - 1], FieldDescriptor.CPPTYPE_INT64: [1, -1, 2**63 - 1],
-    FieldDescriptor.CPPTYPE_UINT32: [1, 2**32 - 1], FieldDescriptor.CPPTYPE_UINT64: [1, 2**64 - 1],
-    FieldDescriptor.CPPTYPE_BOOL: [True], FieldDescriptor.CPPTYPE_FLOAT: [1.5], FieldDescriptor.CPPTYPE_DOUBLE: [1e300],
-}  # fmt: skip
-
-
-def message_class(file: str) -> type[Message]:
-    """Of the message A, or whatever the first one is called."""
-    described = descriptor_pb2.FileDescriptorProto.FromString(base64.b64decode(file))
-    pool = descriptor_pool.DescriptorPool()
-    pool.AddSerializedFile(described.SerializeToString())
-    names = [message.name for message in described.message_type]
-    name = "A" if "A" in names else names[0]
-    return message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{described.package}.{name}".lstrip(".")))
-
-
-def messages_of(kind: type[Message], depth: int = 2) -> list[Message]:
-    """Each member alone, with each of some values, and all of them together. A zero that was sent may be read as one that was not."""
-    described = descriptor_pb2.DescriptorProto()
-    kind.DESCRIPTOR.CopyToProto(described)
-    repeated = {member.name for member in described.field if member.label == member.LABEL_REPEATED}
-    members: list[tuple[str, Any]] = []
-    for member in kind.DESCRIPTOR.fields:
-        values = values_of(member, depth)
-        if member.message_type is not None and member.message_type.GetOptions().map_entry:
-            values = [{entry.key: entry.value} for entry in values]
-        elif member.name in repeated:
-            values = [values[:1], values]
-        members += [(member.name, value) for value in values]
-    return [kind(), *(kind(**{name: value}) for name, value in members), kind(**dict(members))]
-
-
-def values_of(member: FieldDescriptor, depth: int) -> list[Any]:
-    if member.message_type is not None:
-        return messages_of(message_factory.GetMessageClass(member.message_type), depth - 1) if depth else []
-    if member.enum_type is not None:
-        return [value.number for value in member.enum_type.values]
-    if member.type == FieldDescriptor.TYPE_STRING:
-        return ["text", "more"]
-    return SCALARS.get(member.cpp_type, [b"\xff", b"\0"])
-
-
 @pytest.mark.parametrize("is_reversed", [False, True])
 def test_messages_are_read_without_loss_where_that_is_said(is_reversed: bool) -> None:
     for new, old, *verdicts in PAIRS["PROTOBUF"]:
-        reader, writer = map(message_class, (old, new) if is_reversed else (new, old))
-        own = reader.DESCRIPTOR.fields_by_number
-        for written in filter(methodcaller("IsInitialized"), messages_of(writer)) if verdicts[is_reversed] else ():
-            read = reader.FromString(written.SerializeToString())
-            assert read.IsInitialized()
-            assert writer.FromString(read.SerializeToString()) == written, (new, old)
-            # What is of no use to the reader although it has such a member: an enumeration's value that it does not know.
-            assert not {stranger.field_number for stranger in UnknownFieldSet(read)} & {*own}, (new, old)
-            for member, value in written.ListFields():
-                if isinstance(value, int) and member.number in own:
-                    assert getattr(read, own[member.number].name) == value, (new, old)
+        reader, writer = (old, new) if is_reversed else (new, old)
+        assert not verdicts[is_reversed] or lost_messages(reader, writer) == [], (reader, writer)
 
 
 def test_the_text_of_a_proto_file_is_compiled_with_what_it_imports() -> None:
@@ -226,6 +101,24 @@ def test_the_text_of_a_proto_file_is_compiled_with_what_it_imports() -> None:
     )
     verdicts = [problems_of(level, new, [EarlierSchema(version=1, resolved=old)]) for level in ("BACKWARD", "FORWARD")]
     assert [not problems for problems in verdicts] == [True, False]
+
+
+@pytest.mark.parametrize("name", ["@/etc/hostname", "--version", "-h", "a\0b", "\n", "x" * 256, "ä" * 200, "", ".", "../a", "/a"])
+def test_a_reference_is_a_file_whatever_its_name_and_no_argument_of_the_compiler(name: str) -> None:
+    text = 'syntax = "proto3"; message A {}'
+    schema = ResolvedSchema(schema=SchemaText(kind=SchemaType.PROTOBUF, text=descriptor("message A {}")), referenced={name: text})
+    if name.startswith(("@", "-")):
+        assert [file.name for file in protobuf_files(schema)] == [name, protobuf_files(schema)[-1].name]
+    else:
+        with pytest.raises(InvalidText, match="a reference cannot be called"):
+            protobuf_files(schema)
+
+
+def test_references_that_are_file_and_folder_at_once_are_refused() -> None:
+    text = 'syntax = "proto3"; message A {}'
+    schema = SchemaText(kind=SchemaType.PROTOBUF, text=text)
+    with pytest.raises(InvalidText, match="beside the others"):
+        protobuf_files(ResolvedSchema(schema=schema, referenced={"a": text, "a/b.proto": text}))
 
 
 def test_a_message_names_version_level_and_what_was_not_understood() -> None:

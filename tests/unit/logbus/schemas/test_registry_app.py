@@ -17,7 +17,8 @@ from logbus.cli import main
 from logbus.cli.registry import NAMES_OF_LOOPBACK
 from logbus.errors import BrokerUnavailable
 from logbus.exit_codes import ExitCode
-from logbus.schemas.registry_login import RegistryLogins, RegistryRights
+from logbus.schemas.registry import REFERENCES_DEPTH_MAX
+from logbus.schemas.registry_login import ASKED_AT_ONCE_MAX, RegistryLogins, RegistryRights
 from logbus.schemas.registry_state import Entry
 
 from tests.support.manual_clock import ManualClock
@@ -28,6 +29,7 @@ WITH_DEFAULT = NAME.replace("}]}", '},{"name":"age","type":"int","default":0}]}'
 WITHOUT_DEFAULT = NAME.replace("}]}", '},{"name":"city","type":"string"}]}')
 USERS, LATEST = "/subjects/users/versions", "/subjects/users/versions/latest"
 CHECK = "/compatibility/subjects/users/versions"
+QUOTES = json.dumps({"examples": [""] * 200_000}, separators=(",", ":"))  # each is two bytes in a record
 ANY = object()
 
 
@@ -74,6 +76,9 @@ ANSWERS: tuple[tuple[str, str, Any, int, Any], ...] = (
     ("GET", f"{USERS}/2", None, 404, error(40402, "Version 2 not found.")),
     ("GET", f"{USERS}/0", None, 422, error(42202)),
     ("GET", f"{USERS}/earliest", None, 422, error(42202)),
+    ("GET", f"{USERS}/{'9' * 5_000}", None, 422, error(42202)),
+    ("GET", f"/schemas/ids/{'9' * 5_000}", None, 404, error(404)),
+    ("GET", "/subjects?offset=-1", None, 200, ["a/b", "other", "users"]),
     ("GET", "/schemas/ids/1", None, 200, {"guid": ANY, "schema": NAME}),
     ("GET", "/schemas/ids/1?fetchMaxId=true", None, 200, {"guid": ANY, "schema": NAME, "maxId": 2}),
     ("GET", "/schemas/ids/1/subjects", None, 200, ["other", "users"]),
@@ -138,10 +143,14 @@ ANSWERS: tuple[tuple[str, str, Any, int, Any], ...] = (
     ("POST", "/subjects/m/versions", avro('"bytes"', metadata={"properties": {"owner": "b"}}), 200, {"id": 94, "version": 2, "guid": ANY}),
     ("GET", "/subjects/m/metadata?key=owner&value=a", None, 200, {"subject": "m", "version": 1, "id": 93, "guid": ANY, "metadata": {"properties": {"owner": "a"}}, "schema": '"bytes"'}),
     ("GET", "/subjects/m/metadata?key=owner&value=c", None, 404, error(40403)),
+    ("DELETE", "/subjects/m/versions/latest", None, 200, 2),
+    ("DELETE", "/subjects/m/versions/latest", None, 200, 1),
+    ("DELETE", "/subjects/m/versions/latest", None, 404, error(40401)),
     ("POST", "/subjects/%20/versions", avro(NAME), 422, error(42208)),
     ("PUT", "/config", {"compatibility": "FULL_TRANSITIVE"}, 200, {"compatibility": "FULL_TRANSITIVE"}),
     ("GET", "/config/new?defaultToGlobal=true", None, 200, {"compatibilityLevel": "FULL_TRANSITIVE"}),
     ("PUT", "/config", {"compatibility": "FULL", "defaultRuleSet": {"domainRules": []}}, 422, error(42205)),
+    ("POST", "/subjects/big/versions", avro(QUOTES, schemaType="JSON"), 422, error(42209)),
     ("POST", "/subjects/big/versions", avro(f'{{"type":"fixed","name":"A","size":1,"doc":"{"x" * 800_000}"}}'), 422, error(42209)),
 )  # fmt: skip
 
@@ -286,6 +295,12 @@ def test_a_page_of_a_website_cannot_send_a_body_unasked(kind: str) -> None:
         '{"schema":"\\"\\\\ud800\\""}',
         '{"schema":5,"references":7}',
         '{"schema":"\\"int\\"","references":[{"name":"a"}]}',
+        '{"schema":"\\"int\\"","references":[{"name":"a","subject":"b","version":Infinity}]}',
+        '{"schema":"\\"int\\"","id":Infinity}',
+        '{"schema":"\\"int\\"","id":2147483648}',
+        '{"schema":"\\"int\\"","version":-2}',
+        '{"schema":"\\"int\\"","metadata":[1]}',
+        '{"schema":"\\"int\\"","metadata":{"properties":[1]}}',
     ],
 )
 def test_a_bad_body_is_refused_with_a_sentence(body: str) -> None:
@@ -338,6 +353,39 @@ def test_who_may_only_read_registers_nothing_and_strangers_see_nothing() -> None
     assert logins.asked_times == 3
     assert client.get("/subjects").headers["WWW-Authenticate"].startswith("Basic")
     assert client.get("/healthz").status_code == 200
+
+
+def test_a_login_is_refused_while_too_many_others_are_being_asked_for() -> None:
+    logins = ListedLogins({"reader:r": RegistryRights(operations=frozenset({"Read"}))}, ManualClock())
+    logins.answer_seconds_max = 0.0
+    for _ in range(ASKED_AT_ONCE_MAX):
+        assert logins.asking.acquire(blocking=False)
+    refused = listed_registry(logins=logins).get("/subjects", auth=("reader", "r"))
+    assert (refused.status_code, "try again" in refused.json()["message"]) == (503, True)
+    logins.asking.release()
+    assert listed_registry(logins=logins).get("/subjects", auth=("reader", "r")).status_code == 200
+
+
+def test_imported_versions_that_refer_to_each_other_or_too_deeply_are_refused_with_a_sentence() -> None:
+    client = listed_registry()
+    client.put("/mode", json={"mode": "IMPORT"})
+
+    def imported(name: str, number: int, *others: tuple[str, int]) -> Any:
+        references = [{"name": f"{other}.json", "subject": other, "version": version} for other, version in others]
+        body = avro(f'{{"title":"{name}{number}"}}', schemaType="JSON", id=number, version=number, references=references)
+        return client.post(f"/subjects/{name}/versions", json=body)
+
+    assert imported("a", 1).status_code == imported("b", 2, ("a", 1)).status_code == 200
+    client.delete("/subjects/b")
+    client.delete("/subjects/a/versions/1")
+    body = avro(
+        '{"title":"again"}', schemaType="JSON", id=3, version=1, references=[{"name": "b.json", "subject": "b", "version": 2}]
+    )
+    assert client.post("/subjects/a/versions", json=body).status_code == 200
+    assert client.post("/compatibility/subjects/a/versions", json=body).status_code == 200
+    names = [f"c{number}" for number in range(REFERENCES_DEPTH_MAX + 2)]
+    statuses = [imported(name, 10 + at, *([(names[at - 1], 9 + at)] if at else [])).status_code for at, name in enumerate(names)]
+    assert statuses == [200] * (REFERENCES_DEPTH_MAX + 1) + [422]
 
 
 def test_what_a_user_may_is_asked_again_after_a_minute() -> None:

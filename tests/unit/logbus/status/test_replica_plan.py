@@ -75,6 +75,17 @@ def test_a_broker_that_is_gone_is_emptied_only_if_somebody_says_so() -> None:
     assert 4 not in drainage(facts, 4)["t", 0]
 
 
+def test_a_broker_is_drained_while_another_that_comes_first_in_many_partitions_is_gone() -> None:
+    facts = cluster((3, 1), (1, 9), (9, 1), (9, 2), (9, 1)).facts()
+    after = drainage(facts, 3)
+    assert after == {
+        ("t", 0): after["t", 0],
+        **{("t", index): row for index, row in enumerate([(1, 9), (9, 1), (9, 2), (9, 1)], 1)},
+    }
+    assert set(after["t", 0]) == {1, 2}
+    assert all(row[0] in (1, 2) for row in levelled({("t", 0): (9, 1), ("t", 1): (9, 2)}, {1: None, 2: None}).values())
+
+
 def test_what_does_not_exist_is_named() -> None:
     facts = cluster((1, 2)).facts()
     with pytest.raises(UserError, match="broker 7 is not there: the cluster has 1, 2, 3"):
