@@ -134,6 +134,7 @@ def an_object(properties: Any = None, **others: Any) -> dict[str, Any]:
 CLOSED = {"additionalProperties": False}
 LIST = {"type": "object", "properties": {"next": {"$ref": "#"}, "value": INTEGER}, **CLOSED}
 
+DRAFT_7 = "http://json-schema.org/draft-07/schema#"
 JSON_PAIRS = [
     # A reference of another kind is equal only where what it leads to is.
     (
@@ -142,6 +143,12 @@ JSON_PAIRS = [
         False,
     ),
     ({"enum": [1, 2], "const": 3}, {"const": 3}, False),
+    # Without a name of its draft a schema is of the newest one.
+    ({"dependentRequired": {"a": ["b"]}}, {"$schema": DRAFT_7, "dependentRequired": {"a": ["b"]}}, False),
+    ({"const": 1}, {"$schema": "http://json-schema.org/draft-04/schema#", "const": 1}, False),
+    ({"$schema": DRAFT_7, "type": "string", "format": "date"}, {"type": "string", "format": "date"}, False),
+    ({"$schema": DRAFT_7, "type": "string"}, {"type": "string"}, True),
+    ({"$schema": "https://json-schema.org/draft/2020-12/schema", "format": "date"}, {"format": "date"}, True),
     (STRING, STRING, True),
     (True, STRING, True),
     ({}, an_object(), True),

@@ -17,6 +17,8 @@ from functools import partial
 from typing import Any, NamedTuple
 from urllib.parse import unquote
 
+from logbus.schemas.json_schema_drafts import differing_drafts
+
 TYPES = frozenset(("null", "boolean", "object", "array", "number", "integer", "string"))
 # What says nothing about which documents are valid. `format` does for validators that check it, so it counts as a restriction.
 ANNOTATIONS = frozenset(
@@ -105,9 +107,8 @@ class Subschema:
 
 def reading_problems(reader: JsonDocument, writer: JsonDocument) -> list[ReadingProblem]:
     """Empty if the reader accepts every document of the writer."""
-    drafts = [each.root.get("$schema") if isinstance(each.root, dict) else None for each in (reader, writer)]
-    if None not in drafts and drafts[0] != drafts[1]:
-        return [ReadingProblem("NOT_UNDERSTOOD", f"the drafts differ: {drafts[1]} to {drafts[0]}", "#/$schema")]
+    if differing := differing_drafts(reader.root, writer.root):
+        return [ReadingProblem("NOT_UNDERSTOOD", differing, "#/$schema")]
     if any(_has_own_base(part) for each in (reader, writer) for part in (each.root, *each.referenced.values())):
         equal = reader == writer
         return [] if equal else [ReadingProblem("NOT_UNDERSTOOD", "an $id inside of the schema changes what $ref means", "#")]
