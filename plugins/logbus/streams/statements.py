@@ -182,7 +182,7 @@ class ArrivalTable:
         return f"{chosen}({', '.join(expressions.by_bytes(side, kind) for side in (stored, added))}){expressions.plain(kind)}"
 
     def delete_hours(self) -> TextClause:
-        """Of the hours that begin in [:since, :until]; null: without an end."""
+        """Of these `hours`, and of all from `since` on; null: of no others."""
         return deletion_of_hours(self._table)
 
     def differences(self, computed: str | None) -> TextClause:
@@ -210,8 +210,8 @@ def rows_of_windows(source: TableName) -> TextClause:
 
 
 def deletion_of_hours(table: str) -> TextClause:
-    until = f"{ARRIVED_HOUR} <= coalesce(cast(:until as timestamptz), 'infinity')"
-    return text(f"delete from {table} where {ARRIVED_HOUR} >= cast(:since as timestamptz) and {until}")
+    is_chosen = f"{ARRIVED_HOUR} = any(cast(:hours as timestamptz[])) or {ARRIVED_HOUR} >= cast(:since as timestamptz)"
+    return text(f"delete from {table} where {is_chosen}")
 
 
 def drops(view: str) -> list[TextClause]:

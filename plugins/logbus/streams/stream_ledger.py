@@ -335,14 +335,18 @@ def reset(engine: sa.Engine, name: str, since: datetime, now: datetime) -> None:
         pipeline = rows.pipeline_row(connection, row["pipeline"], share=True)
         starts = starts_at(Chain(connection, pipeline["name"], pipeline["topic_id"]), since)
         is_same_log = row["topic_id"] == pipeline["topic_id"]
+        is_dropped = sa.and_(part.c.stream == name, part.c.hour >= since)
         if is_same_log:
+            # Partitions that no window has yet; and records before the boundary that were foreseen to be of an hour after it.
+            starts = {**dict.fromkeys(positions_in(connection, name), 0), **starts}
+            first_of = sa.select(part.c.partition, sa.func.min(part.c.start_offset)).where(is_dropped).group_by(part.c.partition)
+            starts |= {partition: min(start, starts[partition]) for partition, start in connection.execute(first_of)}
             refuse_half_hours(connection, name, since, starts)
-        dropped = [part.c.stream == name, *([part.c.hour >= since] if is_same_log else [])]
-        connection.execute(sa.delete(part).where(*dropped))
+        connection.execute(sa.delete(part).where(is_dropped if is_same_log else part.c.stream == name))
         connection.execute(sa.delete(hour).where(hour.c.stream == name, hour.c.hour >= since))
         if row["columns"] is not None:
             table = arrival_table(of_ledger(row), row["columns"])
-            connection.execute(table.delete_hours(), {"since": since, "until": None})
+            connection.execute(table.delete_hours(), {"hours": [], "since": since})
         query = sa.select(row_in.c.partition, row_in.c.start_offset).where(row_in.c.stream == name)
         firsts: dict[int, int] = {partition: first for partition, first in connection.execute(query)} if is_same_log else {}  # noqa: C416
         connection.execute(sa.delete(row_in).where(row_in.c.stream == name))
@@ -368,7 +372,7 @@ def reset(engine: sa.Engine, name: str, since: datetime, now: datetime) -> None:
 
 
 def refuse_half_hours(connection: sa.Connection, name: str, since: datetime, starts: Mapping[int, int]) -> None:
-    """A part of an earlier hour that reaches beyond the boundary counts records that would be read again."""
+    """A part of an earlier hour that reaches beyond where it would begin counts records that would be read again."""
     part = schema.epoch_part
     for partition, start in starts.items():
         reaching = (part.c.stream == name, part.c.partition == partition, part.c.hour < since, part.c.end_offset > start)

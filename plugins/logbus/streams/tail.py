@@ -141,7 +141,7 @@ class Tail:
         )
 
     def delete_hours(self) -> TextClause:
-        """Of the hours that begin in [:since, :until]; null: without an end."""
+        """Of these `hours`, and of all from `since` on; null: of no others."""
         return deletion_of_hours(self._table)
 
     def differences(self, computed: str | None) -> TextClause:
