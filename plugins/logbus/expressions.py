@@ -138,6 +138,8 @@ def parse_condition(where: str) -> Condition:
     """The tree of a condition as users write it; `UserError` says what is not understood, and where."""
     if len(where) > WHERE_LENGTH_MAX:
         raise errors.UserError(f"where has {len(where):,} characters; {WHERE_LENGTH_MAX:,} at most")
+    if "\0" in where:
+        raise errors.UserError("where has a NUL character, which no text in PostgreSQL has")
     return _Parser(where).parse()
 
 

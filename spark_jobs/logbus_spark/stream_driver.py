@@ -273,7 +273,7 @@ class StreamDriver:
 
     def repair(self, repair: Repair) -> None:
         """Windows were frozen otherwise than foreseen: these hours are read again, cut as they are."""
-        since = model.instant_text(repair.since)
+        since = model.instant_text(min(repair.hours))
         self.say(f"reading again from {since} on: the ledger has frozen its windows otherwise than foreseen")
         starts = {partition: start for partition, (start, _) in repair.ranges.items()}
         ends = {partition: end for partition, (_, end) in repair.ranges.items()}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from logbus.errors import UserError
+from logbus.errors import BrokerUnavailable, UserError
 from logbus.kafka.client import PartitionId
 from logbus.kafka.cluster import ClusterFacts, DirectoryReading, LiveBroker, PartitionReplicas
 from logbus.kafka.reassignments import ThrottledReplicas, Throttles
@@ -22,6 +22,7 @@ class FakeReassignments:
         self.parts: dict[PartitionId, PartitionReplicas] = {}
         self.insync_min: dict[str, int] = {}
         self.calls: list[str] = []
+        self.is_away: list[bool] = []  # for each of the next questions
         self.set = Throttles()
         self.throttled: ThrottledReplicas | None = None
         for key, assigned in (replicas or {}).items():
@@ -33,6 +34,8 @@ class FakeReassignments:
         )
 
     def facts(self, topics: Iterable[str] = ()) -> ClusterFacts:
+        if self.is_away and self.is_away.pop(0):
+            raise BrokerUnavailable("the broker does not answer")
         parts = [self.parts[key] for key in sorted(self.parts)]
         directories = [
             DirectoryReading(

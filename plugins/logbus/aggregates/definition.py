@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any
@@ -94,7 +95,9 @@ def define_aggregate(
         return errors.UserError(f"{kind} {name!r}: {message}")
 
     its_table = table_for(name, pipeline, table, kind, wrong)
-    length = pipeline_definition.length_of(name, window)
+    length = timedelta(0)
+    with suppress(errors.UserError):  # which would speak of a pipeline
+        length = pipeline_definition.length_of(name, window)
     if length < MINUTE or length % MINUTE or model.HOUR % length:
         raise wrong(f"window is a part of an hour in whole minutes, such as '1m', '5m', '15m' or '1h'; got {window!r}")
     _check_columns(keys, measures, wrong)

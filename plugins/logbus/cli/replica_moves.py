@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from logbus import errors
+from logbus import errors, waiting
 from logbus.cli import completion, options, output
 from logbus.formatting import many, several
 from logbus.kafka import cluster
@@ -22,6 +22,7 @@ from logbus.status.replica_plan import Assignment, ChangedReplicas
 
 NAMED_MAX = 5
 SIZE_UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30}
+RATE_MAX = 10**15  # faster than any disk, and an integer of Kafka's
 SHOWN_BYTES = ((10**12, "TB"), (10**9, "GB"), (10**6, "MB"), (10**3, "kB"))
 
 
@@ -34,9 +35,9 @@ class BytesPerSecond(click.ParamType):  # type: ignore[type-arg]  # generic from
         if isinstance(value, int):
             return value
         match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-z]*?)(?:/s)?", value.strip().lower())
-        if match is None or match[2] not in SIZE_UNITS or float(match[1]) == 0:
-            self.fail(f"{value!r} is no number of bytes a second; write it like 50MB or 52428800", param, ctx)
-        return int(float(match[1]) * SIZE_UNITS[match[2]])
+        if match is not None and match[2] in SIZE_UNITS and 1 <= (rate := float(match[1]) * SIZE_UNITS[match[2]]) <= RATE_MAX:
+            return int(rate)
+        self.fail(f"{value!r} is not a number of bytes a second; write it like 50MB or 52428800", param, ctx)
 
 
 class BrokerIds(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.4 on
@@ -240,7 +241,7 @@ def cancel(cluster_moves: Reassignments, facts: cluster.ClusterFacts, targets: A
 
 def finish(cluster_moves: Reassignments, scope: Sequence[PartitionId], is_watched: bool) -> None:
     """Look on if that is wanted, and clean up if there is nothing left to look at."""
-    moves = replica_moves.ReplicaMoves(cluster_moves)
+    moves = replica_moves.ReplicaMoves(cluster_moves, say=waiting.on_stderr)
     if is_watched:
         moves.watch(changes_only(), scope)
     cleared = moves.clear(scope)

@@ -15,7 +15,7 @@ from logbus.aggregates.definition import EVENT_TIME_DEFAULT
 from logbus.cli import completion, options, output, signals
 from logbus.cli.load import SPARK_OPTIONS
 from logbus.kafka import client, topics
-from logbus.streams import listing, stream_ledger
+from logbus.streams import joins, listing, stream_ledger
 from logbus.streams.definition import (
     MAX_OFFSETS_DEFAULT,
     MAX_ROWS_DEFAULT,
@@ -186,6 +186,7 @@ def list_streams(warehouse_url: str, config: Mapping[str, Any], as_json: bool) -
     """List all streams: whether each runs, how far it is behind, and how many hours are proven."""
     with options.open_ledger(warehouse_url).engine.connect() as connection:
         statuses = listing.all_statuses(connection, options.clock())
+        both = joins.joins_in(connection)
     lags = lags_of(statuses, config)
     if as_json:
         output.show_json([status.summary(lags[status.stream.name]) for status in statuses])
@@ -197,6 +198,7 @@ def list_streams(warehouse_url: str, config: Mapping[str, Any], as_json: bool) -
         counts = (f"{count:,}" for count in (status.proven, status.different, status.behind))
         table.add_row(stream.name, stream.pipeline, stream.table, coloured(status.state), *lag_cells(lag), *counts)
     output.show(table)
+    output.echo(*(f"{each.name}: {each.words()}, of {each.left.name} and {each.right.name}" for each in both))
 
 
 def lags_of(statuses: Sequence[listing.StreamStatus], config: Mapping[str, Any]) -> dict[str, listing.StreamLag]:
@@ -367,7 +369,7 @@ def drop(name: str, is_executed: bool, warehouse_url: str, as_json: bool) -> Non
     """
     engine = options.open_ledger(warehouse_url).engine
     with engine.connect() as connection:
-        names = stream_ledger.sides_of(connection, name) or [name]
+        names = joins.sides_of(connection, name) or [name]
         statuses = [listing.status_of(connection, each, options.clock()) for each in names]
     if is_executed:
         stream_ledger.drop(engine, name)

@@ -243,10 +243,10 @@ def owned_by(connection: Connection, role: str, schemas: Sequence[str]) -> list[
 
 
 def loaded_tables(connection: Connection) -> dict[TableName, bool]:
-    """Tables of pipelines, aggregates and streams, and whether logbus has made them. Those that are here: the rows of some are
-    stored elsewhere."""
+    """Tables of pipelines, aggregates, streams and joins, and whether logbus has made them. Those that are here: the rows of some
+    are stored elsewhere."""
     tables: dict[TableName, bool] = {}
-    for owner in (schema.pipeline, schema.aggregate, schema.stream):
+    for owner in (schema.pipeline, schema.aggregate, schema.stream, schema.stream_join):
         if target.relation_exists(connection, TableName(name=owner.name, schema=table_names.SCHEMA)):
             for name in connection.scalars(select(owner.c.table_name).order_by("name")):
                 table = table_names.parse_table(name)

@@ -42,7 +42,7 @@ logger = logging.getLogger("logbus.loads")
 class TaskLogin:
     """What the tasks of one job get: a client configuration, and the warehouse's URL."""
 
-    client_config: Mapping[str, Any]
+    client_config: Mapping[str, Any] = field(repr=False)
     warehouse_url: sa.URL = field(repr=False)
 
 

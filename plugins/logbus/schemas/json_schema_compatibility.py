@@ -58,6 +58,13 @@ class JsonDocument:
 
     root: Any
     referenced: Mapping[str, Any] = field(default_factory=dict)
+    _texts: dict[int, str] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    def text_of(self, whole: Any) -> str:
+        """Of the root, a referenced schema, or all of these: written once, since each `$ref` asks whether they are equal."""
+        if id(whole) not in self._texts:
+            self._texts[id(whole)] = _exact(whole)
+        return self._texts[id(whole)]
 
 
 @dataclass(frozen=True)
@@ -425,7 +432,10 @@ def _are_equal(reader: Subschema, writer: Subschema) -> bool:
         return False
     if not _has_references(own):
         return True
-    return _exact(reader.base) == _exact(writer.base) and reader.document.referenced == writer.document.referenced
+    accepting, written = reader.document, writer.document
+    return accepting.text_of(reader.base) == written.text_of(writer.base) and (
+        accepting.text_of(accepting.referenced) == written.text_of(written.referenced)
+    )
 
 
 def _has_references(text: str) -> bool:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from operator import attrgetter
 from typing import Any
 
@@ -27,7 +27,7 @@ from google.protobuf import (
     wrappers_pb2,
 )
 from google.protobuf.descriptor import FieldDescriptor
-from google.protobuf.message import DecodeError
+from google.protobuf.message import DecodeError, Message
 from google.protobuf.unknown_fields import UnknownFieldSet
 
 from logbus.schemas.decoders import SchemaField
@@ -72,6 +72,7 @@ class ProtobufDecoder:
         repeated = {member.name for member in described.field if member.label == member.LABEL_REPEATED}
         members = {member.name: _member(member, member.name in repeated) for member in self._message.DESCRIPTOR.fields}
         self.fields: Mapping[str, SchemaField] = {name: kind for name, (kind, _) in members.items()}
+        self._has_messages = any(member.message_type is not None for member in self._message.DESCRIPTOR.fields)
         self._getters: list[tuple[str, Get]] = [(name, get) for name, (_, get) in members.items()]
 
     def records(self, payloads: Sequence[bytes]) -> Sequence[Mapping[str, Any]]:
@@ -83,11 +84,8 @@ class ProtobufDecoder:
             message.ParseFromString(payload)
         except DecodeError as error:
             raise SchemaMismatch(f"not a {self._message.DESCRIPTOR.full_name}, or cut off: {error}") from None
-        if strangers := UnknownFieldSet(message):
-            numbers = ", ".join(sorted({str(stranger.field_number) for stranger in strangers}))
-            raise UnknownFields(
-                f"the value has fields with the numbers {numbers}, which {self._message.DESCRIPTOR.full_name} has not"
-            )
+        if UnknownFieldSet(message) or (self._has_messages and any(_unknown_fields(message))):
+            raise UnknownFields(f"the value has fields that its schema has not: {', '.join(sorted({*_unknown_fields(message)}))}")
         return {name: get(message) for name, get in self._getters}
 
 
@@ -102,6 +100,18 @@ def _add(pool: descriptor_pool.DescriptorPool, text: str, name: str) -> descript
     file.name = name
     pool.AddSerializedFile(file.SerializeToString())
     return file
+
+
+def _unknown_fields(message: Message) -> Iterator[str]:
+    """In the message, and in those that it consists of: as JSON these would lose them without a word."""
+    for stranger in UnknownFieldSet(message):
+        yield f"number {stranger.field_number} of {message.DESCRIPTOR.full_name}"
+    for member, value in message.ListFields():
+        if member.message_type is not None:
+            parts = [value] if isinstance(value, Message) else value.values() if hasattr(value, "values") else value
+            for part in parts:
+                if isinstance(part, Message):  # a map may have scalars
+                    yield from _unknown_fields(part)
 
 
 def _message_name(file: descriptor_pb2.FileDescriptorProto, prefix: bytes) -> str:

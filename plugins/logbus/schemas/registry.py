@@ -21,7 +21,8 @@ from logbus.schemas.schema_text import ResolvedSchema, SchemaReference, SchemaTe
 MODES = ("READWRITE", "READONLY", "READONLY_OVERRIDE", "IMPORT")
 LATEST = -1  # as a version
 VERSION_MAX = 2**31 - 1
-SCHEMA_BYTES_MAX = 750_000  # with its escapes in JSON it has to fit in a record: message.max.bytes is 1 MiB
+SCHEMA_BYTES_MAX = 750_000
+RECORD_BYTES_MAX = 990_000  # a schema with its escapes in JSON, references and metadata: the client's message.max.bytes is 1 MB
 REFERENCES_MAX = 1_000  # of one schema, with those of its references
 REFERENCES_DEPTH_MAX = 100  # of references in each other: each is a call in a call
 
@@ -119,7 +120,10 @@ class SchemaRegistry:
                 if problems:
                     details = f"[{', '.join(problems)}]"
                     raise RegistryRefusal(refusals.INCOMPATIBLE, subject=subject, details=details)
-            write([(version.key.encode(), version.encode())])
+            key, value = version.key.encode(), version.encode()
+            if len(key) + len(value) > RECORD_BYTES_MAX:
+                raise RegistryRefusal(refusals.SCHEMA_TOO_LARGE, length=len(key) + len(value), limit=RECORD_BYTES_MAX)
+            write([(key, value)])
         return version
 
     def problems_with(self, subject: str, order: SchemaOrder, number: int | None) -> list[str]:

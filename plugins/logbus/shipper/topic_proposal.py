@@ -21,6 +21,7 @@ from logbus.formatting import many
 from logbus.kafka import console_consumer, topics
 from logbus.kafka.client import READ_COMMITTED, Client
 from logbus.parsing import parser_for, schema_format
+from logbus.parsing.batches import CALENDAR_MS_MAX
 from logbus.schemas import wire_format
 from logbus.schemas.decoders import FORMATS, Decoders
 from logbus.schemas.schema_book import Schema, SchemaBook
@@ -126,7 +127,8 @@ def propose_topic(
     decoders = Decoders(format=FORMATS[name], book=book)
     book.meet(set(filter(None, decoders.prefixes(values))) if values else ())
     columns = schema_format.schema_columns(decoders, settings.get("columns") or {})
-    stamps = [stamp for kind, stamp in map(Message.timestamp, messages) if stamp >= 0]
+    # A producer may write any number: one after the year 9999 is no instant.
+    stamps = [stamp for kind, stamp in map(Message.timestamp, messages) if 0 <= stamp <= CALENDAR_MS_MAX]
     return TopicProposal(
         topic=topic,
         records=len(values),

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from math import inf
 
-from logbus import waiting
+from logbus import errors, waiting
 from logbus.kafka.client import PartitionId
 from logbus.kafka.cluster import ClusterFacts, PartitionReplicas
 from logbus.kafka.reassignments import Reassigning, Throttles, throttled_replicas
@@ -55,9 +55,12 @@ def progress(facts: ClusterFacts, scope: Collection[PartitionId] = ()) -> MovePr
 class ReplicaMoves:
     """The moves in one cluster."""
 
-    def __init__(self, cluster: Reassigning, *, poll_seconds: float = POLL_SECONDS) -> None:
+    def __init__(
+        self, cluster: Reassigning, *, poll_seconds: float = POLL_SECONDS, say: waiting.Say = waiting.say_nothing
+    ) -> None:
         self._cluster = cluster
         self._poll_seconds = poll_seconds
+        self._say = say
 
     def begin(self, facts: ClusterFacts, targets: Mapping[PartitionId, Replicas], rate: int | None) -> None:
         """The throttle comes first, or the copying would be ahead of it."""
@@ -88,10 +91,17 @@ class ReplicaMoves:
         return self._cluster.elect_preferred(list(orders))
 
     def watch(self, show: Callable[[MoveProgress], None], scope: Collection[PartitionId] = ()) -> None:
-        """Return when nothing of it moves any more, however long that takes."""
+        """Return when nothing of it moves any more, however long that takes: brokers may be restarted meanwhile."""
 
         def is_over() -> bool:
-            now = progress(self._cluster.facts(), scope)
+            facts = waiting.wait_until(
+                self._cluster.facts,
+                what="a broker that answers",
+                not_yet=errors.BrokerUnavailable,
+                poll_seconds=self._poll_seconds,
+                say=self._say,
+            )
+            now = progress(facts, scope)
             show(now)
             return not now.moving
 

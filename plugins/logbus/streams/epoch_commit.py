@@ -184,35 +184,44 @@ def find_repair(engine: sa.Engine, name: str) -> Repair | None:
 
 
 def repair_in(connection: sa.Connection, row: Mapping[Any, Any]) -> Repair | None:
-    part, hour = schema.epoch_part, schema.stream_hour
-    is_proven = sa.exists().where(hour.c.stream == part.c.stream, hour.c.hour == part.c.hour)
-    oldest = sa.select(sa.func.min(part.c.hour)).where(part.c.stream == row["name"], sa.not_(is_proven)).scalar_subquery()
-    parts = parts_of(connection, row["name"], part.c.hour >= oldest)
-    if not parts:
-        return None
-    starts = {partition: start for partition, (start, _) in epochs.spans_of(parts).items()}
-    positions = {**stream_ledger.positions_in(connection, row["name"]), **starts}
-    return epochs.repair_of(parts, frozen_from(connection, row, positions, min(part.hour for part in parts)))
+    part, other, hour = schema.epoch_part, schema.epoch_part.alias(), schema.stream_hour
+    is_proven = sa.exists().where(hour.c.stream == other.c.stream, hour.c.hour == other.c.hour)
+    is_behind_another = (
+        other.c.stream == part.c.stream,
+        other.c.partition == part.c.partition,
+        other.c.start_offset <= part.c.start_offset,
+    )
+    # From the first part of each partition on that is of no proven hour; and whatever else is of the hours of a repair.
+    chosen: sa.ColumnElement[bool] = sa.exists().where(*is_behind_another, sa.not_(is_proven))
+    hours: frozenset[datetime] = frozenset()
+    while parts := parts_of(connection, row["name"], chosen | rows.among(part.c.hour, hours)):
+        starts = {partition: start for partition, (start, _) in epochs.spans_of(parts).items()}
+        positions = {**stream_ledger.positions_in(connection, row["name"]), **starts}
+        repair = epochs.repair_of(parts, frozen_from(connection, row, positions, min(part.hour for part in parts)))
+        if repair is None or repair.hours <= hours:
+            return repair
+        hours |= repair.hours
+    return None
 
 
 def replace_hours(engine: sa.Engine, ownership: Ownership, repair: Repair, epoch: Epoch, now: datetime) -> Ownership:
     """Commits an epoch that has read again exactly what the repair is of, in the place of what was committed of it."""
     deltas = as_json(epoch.deltas)
     part, hour, name = schema.epoch_part, schema.stream_hour, ownership.stream
+    of_repair = rows.among(part.c.hour, repair.hours)
     with engine.begin() as connection:
         row = hold_if_owner(connection, ownership)
         refuse_another_number(connection, name, epoch)
-        replaced = parts_of(connection, name, part.c.hour.between(repair.since, repair.until))
+        replaced = parts_of(connection, name, of_repair)
         # Both, since the repair was planned without a lock: a proof may have merged parts since, but not what they are of.
         epochs.refuse_another_span(repair, replaced)
         epochs.refuse_another_span(repair, epoch.parts)
         refuse_misplaced(connection, row, epoch.parts)
-        connection.execute(sa.delete(part).where(part.c.stream == name, part.c.hour.between(repair.since, repair.until)))
+        connection.execute(sa.delete(part).where(part.c.stream == name, of_repair))
         table = arrival_table(of_ledger(row), row["columns"])
-        connection.execute(table.delete_hours(), {"since": repair.since, "until": repair.until})
-        hours = [each.hour for each in epoch.parts]
-        is_changed = hour.c.hour.between(repair.since, repair.until) | rows.among(hour.c.hour, hours)
-        connection.execute(sa.delete(hour).where(hour.c.stream == name, is_changed))
+        connection.execute(table.delete_hours(), {"hours": list(repair.hours), "since": None})
+        changed = repair.hours.union(each.hour for each in epoch.parts)
+        connection.execute(sa.delete(hour).where(hour.c.stream == name, rows.among(hour.c.hour, changed)))
         write_epoch(connection, row, epoch, deltas, now)
         move(connection, name, {}, now)
     return replace(ownership, epoch=epoch.number)

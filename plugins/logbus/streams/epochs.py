@@ -92,25 +92,21 @@ def misplaced_hours(parts: Iterable[EpochPart], frozen: Sequence[FrozenHour]) ->
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Repair:
-    """What has to be read again, by partition, because freezing decided otherwise: all parts of the hours that begin in
-    [since, until]. `frozen` is by which windows it has to be read."""
+    """What has to be read again, by partition, because freezing decided otherwise: all parts of these hours. `frozen` is by which
+    windows it has to be read."""
 
-    since: datetime
-    until: datetime
+    hours: frozenset[datetime]
     ranges: Mapping[int, tuple[int, int]]
     frozen: Sequence[FrozenHour]
-
-    def covers(self, hour: datetime) -> bool:
-        return self.since <= hour <= self.until
 
 
 def repair_of(parts: Sequence[EpochPart], frozen: Sequence[FrozenHour]) -> Repair | None:
     """None if every part is of the hour that it is frozen to be of."""
     hours = misplaced_hours(parts, frozen)
     while hours:
-        since, until = min(hours), max(hours)
-        ranges = spans_of(part for part in parts if since <= part.hour <= until)
-        # What lies between two parts that are read again is read again with them.
+        ranges = spans_of(part for part in parts if part.hour in hours)
+        # What lies between two parts that are read again is read again with them, and then so is the rest of its hour. Hours may
+        # be far apart: windows are frozen in any order, and what was foreseen before may be of a later one than what came after.
         within = {
             part.hour
             for part in parts
@@ -118,8 +114,8 @@ def repair_of(parts: Sequence[EpochPart], frozen: Sequence[FrozenHour]) -> Repai
             and part.start_offset < ranges[part.partition][1]
             and part.end_offset > ranges[part.partition][0]
         }
-        if all(since <= hour <= until for hour in within):
-            return Repair(since=since, until=until, ranges=ranges, frozen=frozen)
+        if within <= hours:
+            return Repair(hours=frozenset(hours), ranges=ranges, frozen=frozen)
         hours |= within
     return None
 

@@ -200,6 +200,17 @@ def joins_of(connection: sa.Connection, stream: str) -> list[Join]:
     return joins_in(connection, (join.c.left_stream == stream) | (join.c.right_stream == stream))
 
 
+def sides_of(connection: sa.Connection, name: str) -> list[str]:
+    """The streams of a join; none if there is no join of that name."""
+    return [side.name for join in joins_in(connection, schema.stream_join.c.name == name) for side in join.sides]
+
+
+def unknown_stream(connection: sa.Connection, name: str) -> errors.StreamUnknown:
+    if sides := sides_of(connection, name):
+        return errors.StreamUnknown(f"{name} is a join of the streams {' and '.join(sides)}: name one of these")
+    return errors.StreamUnknown(f"there is no stream {name!r}; `logbus stream ls` lists them")
+
+
 def ensure_views(connection: sa.Connection, stream: str) -> None:
     """Makes the views of joins whose second side has its tables by now. `WrongRequest` if the sides cannot be joined so."""
     for join in joins_of(connection, stream):

@@ -13,10 +13,11 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from logbus import errors, model
+from logbus import model
 from logbus.formatting import first_line, many
 from logbus.kafka.topics import OffsetLog
 from logbus.streams.definition import Stream, of_ledger
+from logbus.streams.joins import unknown_stream
 from logbus.windows import rows, schema
 
 NEW, RUNNING, SILENT, STOPPED, FAILED = ("new", "running", "silent", "stopped", "failed")
@@ -165,7 +166,7 @@ def all_statuses(connection: sa.Connection, now: datetime, pipeline: str | None 
 def status_of(connection: sa.Connection, name: str, now: datetime) -> StreamStatus:
     statuses = _statuses(connection, now, schema.stream.c.name == name)
     if not statuses:
-        raise errors.StreamUnknown(f"there is no stream {name!r}; `logbus stream ls` lists them")
+        raise unknown_stream(connection, name)
     return statuses[0]
 
 

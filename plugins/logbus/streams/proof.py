@@ -185,7 +185,7 @@ def _compare(engine: sa.Engine, name: str, start: datetime) -> ComparedHour:
         if behind:
             return ComparedHour(window=window, verdict=BEHIND, problems=[f"{part} is not read to its end" for part in behind])
         problems = epochs.tiling_problems(window.ranges, parts)
-        if problems and (repair := repair_in(connection, row)) is not None and repair.covers(start):
+        if problems and (repair := repair_in(connection, row)) is not None and start in repair.hours:
             return ComparedHour(window=window, verdict=BEHIND, problems=problems)
         loaded = _loaded_parts(connection, window)
         problems = problems or epochs.reading_problems(loaded, parts)
@@ -281,7 +281,7 @@ def _write(engine: sa.Engine, name: str, comparison: ComparedHour, now: datetime
         replaced_by = None if before is None else before["replaced_by"]
         verdict, table = comparison.verdict, arrival_table(of_ledger(row), row["columns"])
         if comparison.deltas is not None or (verdict == PROVEN and not table.keeps_proven):
-            connection.execute(table.delete_hours(), {"since": start, "until": start})
+            connection.execute(table.delete_hours(), {"hours": [start], "since": None})
             replaced_by = attempt
         if comparison.deltas is not None:
             connection.execute(table.add(), {"deltas": comparison.deltas})

@@ -105,7 +105,7 @@ class ArrivalTable:
     def _listed(self) -> str:
         return ", ".join(map(quoted, self.names))
 
-    def create(self, loaded: LoadedTable) -> list[TextClause]:
+    def create_table(self) -> list[TextClause]:
         columns = [f"{quoted(name)} {self.columns[name]}" for name in self.names]
         columns[0] += " not null"
         listed = ", ".join(
@@ -120,8 +120,10 @@ class ArrivalTable:
             # Room in the pages: most rows of the hour that arrives now are updated by every epoch.
             text(f"create table {self._table} ({listed}) with (fillfactor = 70)"),
             text(f"create index on {self._table} ({ARRIVED_HOUR})"),
-            text(f"create view {self.aggregate.target.sql} as {self._over_all_hours(loaded.columns)}"),
         ]
+
+    def create_view(self, loaded: LoadedTable) -> TextClause:
+        return text(f"create view {self.aggregate.target.sql} as {self._over_all_hours(loaded.columns)}")
 
     def _over_all_hours(self, columns_of_pipeline: Mapping[str, str]) -> str:
         """The measures as an aggregate has them."""
@@ -180,7 +182,7 @@ class ArrivalTable:
         return f"{chosen}({', '.join(expressions.by_bytes(side, kind) for side in (stored, added))}){expressions.plain(kind)}"
 
     def delete_hours(self) -> TextClause:
-        """Of the hours that begin in [:since, :until]; null: without an end."""
+        """Of these `hours`, and of all from `since` on; null: of no others."""
         return deletion_of_hours(self._table)
 
     def differences(self, computed: str | None) -> TextClause:
@@ -208,8 +210,8 @@ def rows_of_windows(source: TableName) -> TextClause:
 
 
 def deletion_of_hours(table: str) -> TextClause:
-    until = f"{ARRIVED_HOUR} <= coalesce(cast(:until as timestamptz), 'infinity')"
-    return text(f"delete from {table} where {ARRIVED_HOUR} >= cast(:since as timestamptz) and {until}")
+    is_chosen = f"{ARRIVED_HOUR} = any(cast(:hours as timestamptz[])) or {ARRIVED_HOUR} >= cast(:since as timestamptz)"
+    return text(f"delete from {table} where {is_chosen}")
 
 
 def drops(view: str) -> list[TextClause]:

@@ -23,6 +23,8 @@ from logbus.streams import joins
 from logbus.streams.definition import LiveRows, Lookup, Stream, of_ledger
 from logbus.streams.joins import Join
 from logbus.streams.kinds import arrival_table, loaded_windows
+from logbus.streams.statements import WindowStatements
+from logbus.streams.tail import LoadedRows
 from logbus.windows import registration, rows, schema, sql_errors
 from logbus.windows.chain import Chain
 from logbus.windows.migrations import create_schema
@@ -158,7 +160,7 @@ def row_of(connection: sa.Connection, name: str, *, lock: bool = False, share: b
     query = sa.select(schema.stream).where(schema.stream.c.name == name)
     row = connection.execute(query.with_for_update(read=share) if lock or share else query).mappings().one_or_none()
     if row is None:
-        raise errors.StreamUnknown(f"there is no stream {name!r}; `logbus stream ls` lists them")
+        raise joins.unknown_stream(connection, name)
     return row
 
 
@@ -186,8 +188,9 @@ def columns_of(pipeline: model.Pipeline) -> dict[str, str]:
 
 
 def ensure_tables(connection: sa.Connection, row: Mapping[Any, Any], pipeline: model.Pipeline) -> None:
-    """Makes table and view of a stream that has none yet, and no other: a table of somebody else's is not written to.
-    `WrongRequest` if they are not what the stream's definition makes of the pipeline's columns now."""
+    """Makes table and view of a stream that has none yet, and no other: a table of somebody else's is not written to. A view
+    that alone is gone is made again. `WrongRequest` if they are not what the stream's definition makes of the pipeline's columns
+    now."""
     stream = of_ledger(row)
     columns = columns_of(registration.with_inferred(connection, pipeline))
     loaded = loaded_windows(stream, pipeline.topic, parse_table(pipeline.table), columns)
@@ -200,12 +203,10 @@ def ensure_tables(connection: sa.Connection, row: Mapping[Any, Any], pipeline: m
                 f"there is a table {present[0]} already, which stream {stream.name} did not make: give it another by table=..."
             )
         create_schema(connection, stream.by_arrival.schema)
-        if stream.lookup is not None:
-            refuse_lookup(connection, stream.name, stream.lookup)
-        for statement in arrival_table(stream, stored).create(loaded):
+        for statement in arrival_table(stream, stored).create_table():
             connection.execute(statement)
         connection.execute(sa.update(schema.stream).where(schema.stream.c.name == stream.name).values(columns=stored))
-        joins.ensure_views(connection, stream.name)
+        make_view(connection, stream, loaded)
         return
     advice = f"`logbus stream drop {stream.name}` forgets it, and it can be defined again"
     if stream.by_arrival not in present:
@@ -217,6 +218,15 @@ def ensure_tables(connection: sa.Connection, row: Mapping[Any, Any], pipeline: m
             f"columns of pipeline {pipeline.name} that stream {stream.name} adds up have another type by now: "
             f"{'; '.join(changes)}. {advice}"
         )
+    if stream.view not in present:
+        make_view(connection, stream, loaded)
+
+
+def make_view(connection: sa.Connection, stream: Stream, loaded: WindowStatements | LoadedRows) -> None:
+    if stream.lookup is not None:
+        refuse_lookup(connection, stream.name, stream.lookup)
+    connection.execute(arrival_table(stream, loaded.stored_columns()).create_view(loaded))
+    joins.ensure_views(connection, stream.name)
 
 
 # Whether a column alone is unique: otherwise a row that is looked up would be counted twice.
@@ -226,12 +236,18 @@ UNIQUE_COLUMN = sa.text(
 )
 
 
+# The view reads it with the rights of its owner, which is who makes it.
+CAN_READ = sa.text("select has_table_privilege(:table, 'select')")
+
+
 def refuse_lookup(connection: sa.Connection, name: str, lookup: Lookup) -> None:
     columns = target.table_columns(connection, lookup.target, with_generated=True)
     if not columns:
         raise errors.WrongRequest(f"stream {name}: there is no table {lookup.table} to look up {lookup.on} in")
     if missing := [column for column in (lookup.on, *lookup.columns) if column not in columns]:
         raise errors.WrongRequest(f"stream {name}: {lookup.table} has no column {missing[0]!r}; it has {', '.join(columns)}")
+    if not connection.scalar(CAN_READ, {"table": lookup.target.identifier}):
+        raise errors.WrongRequest(f"stream {name}: {lookup.table} cannot be read: grant select on it to the owner of the view")
     if not connection.scalar(UNIQUE_COLUMN, {"table": lookup.target.identifier, "column": lookup.on}):
         raise errors.WrongRequest(
             f"stream {name}: {lookup.on} is not unique in {lookup.table}, so a row may count twice: "
@@ -319,14 +335,18 @@ def reset(engine: sa.Engine, name: str, since: datetime, now: datetime) -> None:
         pipeline = rows.pipeline_row(connection, row["pipeline"], share=True)
         starts = starts_at(Chain(connection, pipeline["name"], pipeline["topic_id"]), since)
         is_same_log = row["topic_id"] == pipeline["topic_id"]
+        is_dropped = sa.and_(part.c.stream == name, part.c.hour >= since)
         if is_same_log:
+            # Partitions that no window has yet; and records before the boundary that were foreseen to be of an hour after it.
+            starts = {**dict.fromkeys(positions_in(connection, name), 0), **starts}
+            first_of = sa.select(part.c.partition, sa.func.min(part.c.start_offset)).where(is_dropped).group_by(part.c.partition)
+            starts |= {partition: min(start, starts[partition]) for partition, start in connection.execute(first_of)}
             refuse_half_hours(connection, name, since, starts)
-        dropped = [part.c.stream == name, *([part.c.hour >= since] if is_same_log else [])]
-        connection.execute(sa.delete(part).where(*dropped))
+        connection.execute(sa.delete(part).where(is_dropped if is_same_log else part.c.stream == name))
         connection.execute(sa.delete(hour).where(hour.c.stream == name, hour.c.hour >= since))
         if row["columns"] is not None:
             table = arrival_table(of_ledger(row), row["columns"])
-            connection.execute(table.delete_hours(), {"since": since, "until": None})
+            connection.execute(table.delete_hours(), {"hours": [], "since": since})
         query = sa.select(row_in.c.partition, row_in.c.start_offset).where(row_in.c.stream == name)
         firsts: dict[int, int] = {partition: first for partition, first in connection.execute(query)} if is_same_log else {}  # noqa: C416
         connection.execute(sa.delete(row_in).where(row_in.c.stream == name))
@@ -352,7 +372,7 @@ def reset(engine: sa.Engine, name: str, since: datetime, now: datetime) -> None:
 
 
 def refuse_half_hours(connection: sa.Connection, name: str, since: datetime, starts: Mapping[int, int]) -> None:
-    """A part of an earlier hour that reaches beyond the boundary counts records that would be read again."""
+    """A part of an earlier hour that reaches beyond where it would begin counts records that would be read again."""
     part = schema.epoch_part
     for partition, start in starts.items():
         reaching = (part.c.stream == name, part.c.partition == partition, part.c.hour < since, part.c.end_offset > start)
@@ -373,17 +393,12 @@ def drop(engine: sa.Engine, name: str) -> None:
     is refused when it commits."""
     row_in = schema.stream_join
     with engine.begin() as connection:
-        names = sides_of(connection, name)
+        names = joins.sides_of(connection, name)
         for join in joins.joins_in(connection, row_in.c.name == name):
             drop_relations(connection, join.table, [sa.text(f"drop view if exists {join.view.sql}")])
             connection.execute(sa.delete(row_in).where(row_in.c.name == name))
         for stream_name in names or [name]:
             drop_stream(connection, stream_name)
-
-
-def sides_of(connection: sa.Connection, name: str) -> list[str]:
-    """The streams of a join; none if there is no join of that name."""
-    return [side.name for join in joins.joins_in(connection, schema.stream_join.c.name == name) for side in join.sides]
 
 
 def drop_stream(connection: sa.Connection, name: str) -> None:

@@ -111,22 +111,23 @@ class Tail:
     def _listed(self) -> str:
         return ", ".join(map(quoted, self.names))
 
-    def create(self, loaded: LoadedTable) -> list[TextClause]:
+    def create_table(self) -> list[TextClause]:
         columns = [f"{ARRIVED_HOUR} timestamptz not null", *(f"{quoted(name)} {self.columns[name]}" for name in self.names)]
         key = ", ".join((ARRIVED_HOUR, *self.keys))
         indexes = [text(f"create index on {self._table} ({quoted(name)})") for name in self.rows.indexed]
-        view = f"create view {parse_table(self.rows.table).sql} as {self._view(loaded.source.sql, loaded.topic)}"
-        return [text(f"create table {self._table} ({', '.join(columns)}, primary key ({key}))"), *indexes, text(view)]
+        return [text(f"create table {self._table} ({', '.join(columns)}, primary key ({key}))"), *indexes]
 
-    def _view(self, source: str, topic: str) -> str:
+    def create_view(self, loaded: LoadedTable) -> TextClause:
+        source, of_topic = loaded.source.sql, f"_topic = '{loaded.topic}'"
         # The hours by steps in the index. Behind `offset 0` one row of each is looked for, instead of all rows joined.
         first = f"select min({ARRIVED_HOUR}) from {self._table}"
         following = f"select ({first} where {ARRIVED_HOUR} > hour.start) from hour where hour.start is not null"
-        is_loaded = f"exists (select from {source} loaded where _topic = '{topic}' and _window_start = hour.start offset 0)"
-        loaded = f"with recursive hour (start) as ({first} union all {following}) select start from hour where {is_loaded}"
-        return (
-            f"select _window_start as {ARRIVED_HOUR}, {self._listed} from {source} where _topic = '{topic}' "
-            f"union all select {ARRIVED_HOUR}, {self._listed} from {self._table} where {ARRIVED_HOUR} <> all (array({loaded}))"
+        is_loaded = f"exists (select from {source} loaded where {of_topic} and _window_start = hour.start offset 0)"
+        hours = f"with recursive hour (start) as ({first} union all {following}) select start from hour where {is_loaded}"
+        return text(
+            f"create view {parse_table(self.rows.table).sql} as "
+            f"select _window_start as {ARRIVED_HOUR}, {self._listed} from {source} where {of_topic} "
+            f"union all select {ARRIVED_HOUR}, {self._listed} from {self._table} where {ARRIVED_HOUR} <> all (array({hours}))"
         )
 
     def add(self) -> TextClause:
@@ -140,7 +141,7 @@ class Tail:
         )
 
     def delete_hours(self) -> TextClause:
-        """Of the hours that begin in [:since, :until]; null: without an end."""
+        """Of these `hours`, and of all from `since` on; null: of no others."""
         return deletion_of_hours(self._table)
 
     def differences(self, computed: str | None) -> TextClause:

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from click.testing import Result
 from logbus.errors import AuditMismatch, UserError, WrongRequest
+from logbus.exit_codes import ExitCode
 from logbus.expressions import count, sum_of
 from logbus.streams import stream_ledger
 from logbus.streams.definition import Lookup, define_live_rows, define_stream
@@ -178,6 +179,9 @@ def test_a_stream_that_is_defined_before_the_first_load_makes_its_view_when_it_b
     stream_ledger.drop(live.engine, "clicks_live")
     live.define(define_live_rows("clicks_live", "clicks", columns=["word"]))
     assert live.world.one("select to_regclass('clicks_live') is not null")
+    live.world.execute("drop view clicks_live")
+    live.once("clicks_live")
+    assert live.world.rows("select * from clicks_live") == []
     with pytest.raises(UserError, match="'clicks' has no column|clicks has no column 'words'; it has .*word"):
         live.define(define_live_rows("others", "clicks", columns=["words"]))
 
@@ -315,6 +319,13 @@ def test_the_commands_define_and_drop_rows_and_joins(live: LiveWorld, run: Calla
     assert run("stream", "join", "paid", *words).stdout == (
         "paid: orders join payments on order_id = order, within 1:00:00\n"
         "read paid; `logbus stream run paid_left` and `logbus stream run paid_right` compute it\n"
+    )
+    listed = run("stream", "ls").stdout.splitlines()
+    assert listed[-1] == "paid: orders join payments on order_id = order, within 1:00:00, of paid_left and paid_right"
+    hint = run("stream", "show", "paid")
+    assert (hint.exit_code, hint.stderr) == (
+        ExitCode.NOT_FOUND,
+        "error: paid is a join of the streams paid_left and paid_right: name one of these\n",
     )
     shown = json.loads(run("stream", "join", "paid", *words, "--json").stdout)
     assert [side["columns"] for side in shown["streams"]] == [["order_id"], ["order", "amount"]]

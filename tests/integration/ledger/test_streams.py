@@ -234,6 +234,32 @@ def test_what_was_foreseen_otherwise_is_read_again_and_then_proven(world: World)
     assert_adds_up(world, lines.lines)
 
 
+def test_hours_that_are_frozen_in_another_order_are_repaired_and_proven(world: World) -> None:
+    lines = streamed(world, *(Line(arrived=at(1 + number / 10), time=at(1)) for number in range(30)))
+    driver = StreamDriver.begin(lines, shift=timedelta(hours=2))
+    driver.read(offsets_max=20)  # of hours 1 and 2, foreseen as 3 and 4
+    loaded(lines, 3, 1)
+    driver.read_all()
+    assert due(lines).of("behind") == [at(1), at(3)]
+    assert driver.repair() is True
+    assert due(lines).of("proven") == [at(1), at(3)]
+    loaded(lines, 2)
+    assert driver.repair() is True
+    assert due(lines).of("proven") == [at(2)]
+    assert len(everything(lines).of("proven")) == 3
+    assert_adds_up(world, lines.lines)
+
+
+def test_a_reset_reads_again_what_was_foreseen_to_be_of_a_later_hour(world: World) -> None:
+    lines = streamed(world, *(Line(arrived=at(1 + number / 10), time=at(1)) for number in range(20)))
+    StreamDriver.begin(lines, shift=timedelta(hours=2)).read_all()
+    loaded(lines, 1, 2)
+    stream_ledger.reset(world.ledger.engine, "live", at(2), NOW)
+    StreamDriver.begin(lines).read_all()
+    assert_adds_up(world, lines.lines)
+    assert due(lines).of("proven") == [at(1), at(2)]
+
+
 def test_a_reset_begins_at_a_frozen_hour_again_and_fences_the_driver(world: World) -> None:
     lines = streamed(world, *(Line(arrived=at(number / 10), time=at(number / 20)) for number in range(40)))
     engine, driver = world.ledger.engine, StreamDriver.begin(lines)
@@ -285,6 +311,9 @@ def test_a_partition_that_was_added_is_read_from_its_first_record_and_proven_wit
     lines.arrive([Line(arrived=at(1.5), time=at(1)), Line(arrived=at(2.5), time=at(1))], partition=1)
     driver.ownership = stream_ledger.add_partitions(world.ledger.engine, driver.ownership, [1])
     driver.read_all()
+    stream_ledger.reset(world.ledger.engine, "live", at(1), NOW)  # before any window has the partition
+    assert stream_ledger.positions(world.ledger.engine, "live") == {0: 0, 1: 0}
+    StreamDriver.begin(lines).read_all()
     loaded(lines, 2)
     assert due(lines).of("proven") == [at(1), at(2)]
     assert_adds_up(world, lines.lines)

@@ -134,7 +134,7 @@ def test_a_repair_reads_all_again_that_freezing_decided_otherwise_and_ends_where
     if repair is None:
         assert misplaced_hours(committed, windows_of(log)) == set()
         return
-    kept = [tile for tile in committed if not repair.covers(tile.hour)]
+    kept = [tile for tile in committed if tile.hour not in repair.hours]
     for tile in kept:
         start, end = repair.ranges.get(tile.partition, (0, 0))
         assert tile.end_offset <= start or tile.start_offset >= end
@@ -225,3 +225,10 @@ def frozen(number: int, *ranges: tuple[int, int]) -> FrozenHour:
 )
 def test_what_freezing_decided_otherwise_is_found(parts: list[EpochPart], hours: set[int]) -> None:
     assert misplaced_hours(parts, [frozen(0, (0, 7)), frozen(1, (7, 9))]) == {at(number) for number in hours}
+
+
+def test_hours_that_are_frozen_in_another_order_are_repaired_without_those_between() -> None:
+    parts = [part(0, 0, 5, 1, 0), part(0, 5, 9, 2, 3), part(0, 9, 12, 3, 2)]
+    repair = repair_of(parts, [frozen(0, (0, 5)), frozen(1, (5, 9)), frozen(2, (9, 12))])
+    assert repair is not None
+    assert (repair.hours, repair.ranges) == ({at(1), at(3)}, {0: (5, 9)})

@@ -27,7 +27,7 @@ def test_a_pipeline_may_be_named_and_a_table_too() -> None:
     assert (aggregate.pipeline, aggregate.target.schema, aggregate.window) == ("access_log", "web", timedelta(hours=1))
 
 
-@pytest.mark.parametrize("window", ["7m", "2h", "1d", timedelta(seconds=30), timedelta(minutes=1, seconds=1)])
+@pytest.mark.parametrize("window", ["7m", "2h", "1d", "an hour", 60, timedelta(seconds=30), timedelta(minutes=1, seconds=1)])
 def test_a_window_is_a_part_of_an_hour(window: Any) -> None:
     with pytest.raises(UserError, match="part of an hour in whole minutes"):
         define_aggregate("traffic", ACCESS_LOG, **PLAIN, window=window)
@@ -44,6 +44,7 @@ def test_a_window_is_a_part_of_an_hour(window: Any) -> None:
         ({"measures": {"window_start": count()}}, "column 'window_start' twice"),
         ({"measures": {"size": avg_of("bytes"), "size_sum": sum_of("bytes")}}, "column 'size_sum' twice"),
         ({"where": "status <"}, "is not understood"),
+        ({"where": "agent = '\0'"}, "NUL"),
         ({"table": "access_log"}, "that of the pipeline's rows"),
         ({"table": "logbus.traffic"}, "not for a load's rows"),
     ],

@@ -17,7 +17,7 @@ def test_a_rate_is_bytes_a_second_with_or_without_a_unit(text: str, rate: int) -
     assert BytesPerSecond().convert(text, None, None) == rate
 
 
-@pytest.mark.parametrize("text", ["", "fast", "0", "-5", "5 parsecs", "5MBit"])
+@pytest.mark.parametrize("text", ["", "fast", "0", "0.4", "-5", "5 parsecs", "5MBit", "9" * 400, "9000000TB"])
 def test_what_is_no_rate_is_refused_with_an_example(text: str) -> None:
     with pytest.raises(click.BadParameter, match="write it like 50MB"):
         BytesPerSecond().convert(text, None, None)

@@ -6,12 +6,15 @@ import json
 from typing import Any
 
 import pytest
+from confluent_kafka import Message
+from logbus.model import EPOCH
 from logbus.parsing import Parser, parse_value, parser_for
 from logbus.parsing.schema_format import ReadableValues, schema_columns
 from logbus.schemas.decoders import FORMATS, Decoders
 from logbus.schemas.registry_client import RegistryClient
 from logbus.schemas.schema_book import SchemaBook
 from logbus.schemas.wire_format import SchemaMismatch, reference_to_id
+from logbus.shipper.topic_proposal import propose_topic
 
 from tests.support.avro_values import payload, record
 from tests.support.registries import listed_registry
@@ -61,6 +64,16 @@ def test_what_cannot_be_shown_as_json_says_why() -> None:
         for value in (stamped + payload(instant, {"at": 2**62}), free + b"{"):
             with pytest.raises(SchemaMismatch, match="not to be shown as JSON"):
                 readable.json(value)
+
+
+def test_a_topic_is_proposed_whatever_its_timestamps_are() -> None:
+    instant = record(("at", "long"))
+    with listed_registry() as http:
+        prefix = reference_to_id(register(http, "instant", json.dumps(instant), "AVRO"))
+        value = prefix + payload(instant, {"at": 0})
+        messages = [Message(topic="t", value=value, timestamp=(1, stamp)) for stamp in (2**62, -1, 0)]
+        proposal = propose_topic("t", messages, RegistryClient(SERVER, {}, http).fetch, None, {"registry": SERVER})
+    assert (proposal.records, proposal.first, proposal.last, proposal.trial.parsed) == (3, EPOCH, EPOCH, 3)
 
 
 def test_a_reference_is_the_one_of_its_whole_name() -> None:

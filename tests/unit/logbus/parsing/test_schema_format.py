@@ -326,6 +326,7 @@ def test_messages_of_protobuf_are_found_by_their_indexes() -> None:
     [
         (by_id(1, FIRST_MESSAGE + b"\x1a\x05Ad"), "SchemaMismatch"),
         (by_id(1, FIRST_MESSAGE + b"\xa0\x06\x01"), "UnknownFields"),
+        (by_id(1, FIRST_MESSAGE + b"\x42\x03\xa0\x06\x01"), "UnknownFields"),  # within the line
         (by_id(1, b"\x02\x08"), "MessageIndexOutOfRange"),
         (by_id(1, b""), "TruncatedValue"),
         (b"\x08\x01", "NoSchemaHeader"),

@@ -29,6 +29,7 @@ WITH_DEFAULT = NAME.replace("}]}", '},{"name":"age","type":"int","default":0}]}'
 WITHOUT_DEFAULT = NAME.replace("}]}", '},{"name":"city","type":"string"}]}')
 USERS, LATEST = "/subjects/users/versions", "/subjects/users/versions/latest"
 CHECK = "/compatibility/subjects/users/versions"
+QUOTES = json.dumps({"examples": [""] * 200_000}, separators=(",", ":"))  # each is two bytes in a record
 ANY = object()
 
 
@@ -149,6 +150,7 @@ ANSWERS: tuple[tuple[str, str, Any, int, Any], ...] = (
     ("PUT", "/config", {"compatibility": "FULL_TRANSITIVE"}, 200, {"compatibility": "FULL_TRANSITIVE"}),
     ("GET", "/config/new?defaultToGlobal=true", None, 200, {"compatibilityLevel": "FULL_TRANSITIVE"}),
     ("PUT", "/config", {"compatibility": "FULL", "defaultRuleSet": {"domainRules": []}}, 422, error(42205)),
+    ("POST", "/subjects/big/versions", avro(QUOTES, schemaType="JSON"), 422, error(42209)),
     ("POST", "/subjects/big/versions", avro(f'{{"type":"fixed","name":"A","size":1,"doc":"{"x" * 800_000}"}}'), 422, error(42209)),
 )  # fmt: skip
 
