@@ -8,7 +8,7 @@ the loads when it was written; a full proof takes no such word, and reads the pi
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -116,7 +116,7 @@ def _prove(engine: sa.Engine, name: str, hours: Sequence[datetime], now: datetim
     return AggregateProof(aggregate=name, hours=proofs)
 
 
-def _prove_together(engine: sa.Engine, name: str, hours: Sequence[datetime], now: datetime, is_full: bool) -> Iterator[HourProof]:
+def _prove_together(engine: sa.Engine, name: str, hours: Sequence[datetime], now: datetime, is_full: bool) -> list[HourProof]:
     row_in = schema.aggregated_hour
     chosen = (row_in.c.aggregate == name, rows.among(row_in.c.hour, hours))
     with engine.connect() as connection:
@@ -125,8 +125,8 @@ def _prove_together(engine: sa.Engine, name: str, hours: Sequence[datetime], now
         begin_snapshot(connection, None if before is None else before.source)
         row = row_of(connection, name)
         statements = statements_of(connection, of_ledger(row))
-        if before is None or statements is None:
-            return
+        if before is None or statements is None:  # the pipeline's table is gone, and all rows with it
+            return [HourProof(hour=hour, verdict=KEPT) for hour in hours]
         in_ledger = {hour.hour: hour for hour in connection.execute(sa.select(row_in).where(*chosen))}
         not_compared = dict.fromkeys((hour for hour in in_ledger if in_ledger[hour].kept_because is not None), KEPT)
         not_compared |= dict.fromkeys(_hours_without_rows(connection, statements, hours), KEPT)
@@ -144,9 +144,8 @@ def _prove_together(engine: sa.Engine, name: str, hours: Sequence[datetime], now
                 connection.execute(sa.update(row_in).where(row_in.c.aggregate == name, *is_same).values(verdict))
             else:
                 connection.execute(insert(row_in).values(**unknown, **verdict).on_conflict_do_nothing())
-    for hour in hours:
-        verdict_of_hour = not_compared.get(hour, WRONG if hour in problems else EXACT)
-        yield HourProof(hour=hour, verdict=verdict_of_hour, problems=problems.get(hour, ()))
+    verdicts = {hour: not_compared.get(hour, WRONG if hour in problems else EXACT) for hour in hours}
+    return [HourProof(hour=hour, verdict=verdicts[hour], problems=problems.get(hour, ())) for hour in hours]
 
 
 def _hours_behind(connection: sa.Connection, statements: Statements) -> set[datetime]:
@@ -177,19 +176,17 @@ def _differences(
     connection: sa.Connection, statements: Statements, hours: Sequence[datetime], *, is_full: bool
 ) -> dict[datetime, list[str]]:
     """By hour the rows that differ, each as a sentence."""
-    starts = [] if is_full else starts_touching(connection, statements.aggregate, hours)
-    parameters = {**statements.values(starts, hours), "most": DIFFERENCES_MAX}
-    differing = connection.execute(statements.differences(of_windows=not is_full), parameters).all()
-    if len(hours) > 1 and differing and differing[0][0] > len(differing):
-        # Hours whose rows were not fetched must not pass for equal ones.
-        halves = hours[: len(hours) // 2], hours[len(hours) // 2 :]
-        return {
-            hour: rows for half in halves for hour, rows in _differences(connection, statements, half, is_full=is_full).items()
-        }
     problems: dict[datetime, list[str]] = {}
     keys = (WINDOW_START, *statements.aggregate.keys)
-    for start, sentence in difference_sentences([*statements.stored_columns()], keys, differing):
-        problems.setdefault(model.Grid().floor(start), []).append(sentence)
+    while hours:
+        starts = [] if is_full else starts_touching(connection, statements.aggregate, hours)
+        parameters = {**statements.values(starts, hours), "most": DIFFERENCES_MAX}
+        differing = connection.execute(statements.differences(of_windows=not is_full), parameters).all()
+        for start, sentence in difference_sentences([*statements.stored_columns()], keys, differing):
+            problems.setdefault(model.Grid().floor(start), []).append(sentence)
+        is_cut = bool(differing) and differing[0][0] > len(differing)
+        # Rows come by their hours. Those of later ones were not fetched, and must not pass for equal.
+        hours = [hour for hour in hours if hour > max(problems)] if is_cut else []
     return problems
 
 
