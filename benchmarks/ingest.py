@@ -276,11 +276,12 @@ def start(
     settings = [word for key, value in {**spark_submit.conf(), **(conf or {})}.items() for word in ("--conf", f"{key}={value}")]
     options = ["--master", spark_submit.LOCAL_MASTER, "--driver-memory", spark_submit.LOCAL_DRIVER_MEMORY]
     program = str(Path(__file__).with_name("timed_load.py"))
-    secrets = {**spark_submit.environment(place.warehouse, place.client), "LOGBUS_BENCH_URI": libpq_uri(place.warehouse)}
+    variables = {**spark_submit.environment(place.warehouse, place.client), "LOGBUS_BENCH_URI": libpq_uri(place.warehouse)}
+    variables["PYTHONPATH"] += f"{os.pathsep}{Path(__file__).parents[1]}"  # for this package
     out = place.directory / f"{side}.out"
     out.unlink(missing_ok=True)
     command = [spark_submit.spark_submit_binary(), *options, *settings, program, side, *arguments]
-    return processes.start(command, log_path=out, env={**os.environ, **secrets}), out
+    return processes.start(command, log_path=out, env={**os.environ, **variables}), out
 
 
 def watched(pid: int, ended: Any) -> int:

@@ -205,6 +205,7 @@ def running(here: Place, side: StreamSide, topic: str) -> Iterator[RunningStream
             stream = RunningStream(producer=producer, process=process, connection=connection, table=side.table)
             stream.burst()
             yield stream
+            producer.flush()
     finally:
         processes.stop(process)
 
