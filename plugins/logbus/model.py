@@ -407,3 +407,11 @@ def uncovered(start: Point, end: Point, spans: Iterable[tuple[Point, Point]]) ->
 def instant(timestamp_ms: int) -> datetime:
     """The instant of a record's timestamp."""
     return EPOCH + timedelta(milliseconds=timestamp_ms)
+
+
+def timestamp_text(timestamp_ms: int) -> str | None:
+    """A record's timestamp as an instant; None if it has none (-1), or one after the year 9999: producers write any number."""
+    try:
+        return instant_text(instant(timestamp_ms)) if timestamp_ms >= 0 else None
+    except OverflowError:
+        return None

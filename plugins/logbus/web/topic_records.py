@@ -211,7 +211,7 @@ def _partition_facts(log: topics.Topics, topic: str, partitions: Sequence[int]) 
             "partition": part,
             "start_offset": starts[part],
             "end_offset": ends[part],
-            "newest_at": model.instant_text(model.instant(newest[part].timestamp_ms)) if part in newest else None,
+            "newest_at": model.timestamp_text(newest[part].timestamp_ms) if part in newest else None,
         }
         for part in partitions
     ]
@@ -225,7 +225,7 @@ def record_json(message: Message, readable: Readable | None = None) -> dict[str,
     return {
         "partition": message.partition(),
         "offset": message.offset(),
-        "timestamp": None if kind == console_format.NO_TIMESTAMP or stamp < 0 else model.instant_text(model.instant(stamp)),
+        "timestamp": None if kind == console_format.NO_TIMESTAMP else model.timestamp_text(stamp),
         "timestamp_type": console_format.TIMESTAMP_TYPES[kind],
         **named("key", message.key()),
         **named("value", value if readable is None else _readable(message, readable)),

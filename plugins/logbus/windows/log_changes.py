@@ -109,11 +109,7 @@ def _shown(witness: model.Witness) -> str:
 
 
 def _timestamp_text(timestamp_ms: int) -> str:
-    """A timestamp may be any number of milliseconds; -1 means none."""
-    try:
-        return model.instant_text(model.instant(timestamp_ms)) if timestamp_ms >= 0 else "not at all"
-    except OverflowError:
-        return f"{timestamp_ms} ms"
+    return model.timestamp_text(timestamp_ms) or ("not at all" if timestamp_ms < 0 else f"{timestamp_ms} ms")
 
 
 def refuse_another_log(engine: Engine, pipeline: Pipeline, topic_id: str, log: OffsetLog) -> None:

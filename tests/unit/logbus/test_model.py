@@ -3,7 +3,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
-from logbus.model import Interval, OffsetRange, instant_text, parse_instant
+from logbus.model import Interval, OffsetRange, instant_text, parse_instant, timestamp_text
 
 TEN = datetime(2015, 5, 17, 10, tzinfo=UTC)
 
@@ -28,3 +28,8 @@ def test_an_instant_is_read_in_every_spelling_and_written_in_one(text: str) -> N
 def test_a_range_counts_the_offsets_that_can_be_read() -> None:
     part = OffsetRange(topic="t", partition=0, start_offset=10, end_offset=30, lost=5)
     assert (part.count, part.readable_from) == (15, 15)
+
+
+def test_a_record_is_stamped_with_an_instant_or_with_a_number_that_is_none() -> None:
+    assert timestamp_text(253_402_300_799_999) == "9999-12-31T23:59:59.999000Z"
+    assert [timestamp_text(number) for number in (-1, 253_402_300_800_000, 2**63 - 1)] == [None, None, None]
