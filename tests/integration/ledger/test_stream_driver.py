@@ -53,13 +53,15 @@ def test_a_backlog_is_read_in_one_epoch_whose_parts_are_the_hours_in_which_recor
     refuse_wrong(stream)
 
 
-@pytest.mark.parametrize("offsets_max", [1, 2, 13])
-def test_once_ends_when_everything_is_committed_in_however_many_epochs(stream: StreamWorld, offsets_max: int) -> None:
+@pytest.mark.parametrize(("count", "offsets_max", "epochs"), [(14, 200, 1), (14, 13, 2), (14, 2, 7), (100, 1, 100)])
+def test_once_ends_when_everything_is_committed_in_however_many_epochs(
+    stream: StreamWorld, count: int, offsets_max: int, epochs: int
+) -> None:
+    stream.world.fill(*[13.3] * (count - len(ARRIVALS)))
     stream.define(max_offsets_per_trigger=offsets_max)
-    done = stream.driver().run(once=True)
-    assert done.epochs == -(-len(ARRIVALS) // offsets_max)
-    assert positions(stream) == {0: len(ARRIVALS)}
-    assert stream.hours() == HOURS_OF_ARRIVAL
+    assert stream.driver().run(once=True).epochs == epochs
+    assert positions(stream) == {0: count}
+    assert stream.hours() == {**dict(list(HOURS_OF_ARRIVAL.items())[:2]), (9, count): 13}
     refuse_wrong(stream)
 
 
