@@ -254,7 +254,7 @@ def test_prometheus_scrapes_both_with_the_configuration_of_the_docs(running: Pla
     targets = {job["job_name"]: running.replaced(target_of(job)) for job in jobs}
     assert targets.keys() == {"logbus-exporter", "logbus-broker"}
     with prometheus(tmp_path, targets, PROJECT / "docs" / "prometheus" / "alerts.yml") as server:
-        assert sum(len(group["rules"]) for group in server.ask("rules")["groups"]) == 29
+        assert sum(len(group["rules"]) for group in server.ask("rules")["groups"]) == 32
 
 
 def target_of(job: Mapping[str, Any]) -> str:
