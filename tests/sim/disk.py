@@ -30,17 +30,15 @@ class Stopped(BaseException):
 
 class Inode:
     """A file's bytes: `data` as readers see them, `synced` as they are on the disk, `pending` the difference: the number of
-    the write, its position and its bytes, or a length and None if the file was truncated. `has_lost_writes`: a sync has failed,
-    and none has succeeded since."""
+    the write, its position and its bytes, or a length and None if the file was truncated."""
 
-    __slots__ = ("data", "has_lost_writes", "modified_ms", "pending", "synced")
+    __slots__ = ("data", "modified_ms", "pending", "synced")
 
     def __init__(self, data: Buffer = b"") -> None:
         self.data = bytearray(data)
         self.synced = bytearray(data)
         self.pending: list[tuple[int, int, bytes | None]] = []
         self.modified_ms = 0
-        self.has_lost_writes = False
 
     def sync(self, upto: int | None = None) -> None:
         count = len(self.pending)
@@ -49,7 +47,6 @@ class Inode:
         for _, position, piece in self.pending[:count]:
             change(self.synced, position, piece)
         del self.pending[:count]
-        self.has_lost_writes = False
 
     def left(self, chance: Chance) -> Inode:
         """What a power cut leaves."""
@@ -165,16 +162,6 @@ class SimDisk(FileSystem):
         inode.data[position] ^= 1
         inode.synced[position] ^= 1
 
-    def directories_with_lost_writes(self, path: Path, but_with: str) -> set[str]:
-        """The names of those below `path` in which a file has lost writes, and no file has the other name."""
-        return {
-            name
-            for name, below in self._directory(path).names.items()
-            if isinstance(below, Directory)
-            and but_with not in below.names
-            and any(isinstance(file, Inode) and file.has_lost_writes for file in below.names.values())
-        }
-
     @contextmanager
     def syncing(self, upto: int | None) -> Iterator[None]:
         """Syncs inside began when there had been `upto` writes; None: just now."""
@@ -271,7 +258,6 @@ class SimDisk(FileSystem):
         if self.failing_syncs:
             self.failing_syncs -= 1
             inode.pending = []  # clean from now on: still readable, and never written to the disk
-            inode.has_lost_writes = True
             raise OSError(errno.EIO, "Input/output error", str(file.path))
         inode.sync(self.syncing_upto)
 

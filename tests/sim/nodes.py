@@ -17,7 +17,6 @@ from logbus_broker.config.settings import BrokerConfig, LogConfig
 from logbus_broker.disk.filesystem import FileSlice
 from logbus_broker.engine import Engine
 from logbus_broker.errors import BrokerError
-from logbus_broker.log.checkpoint import FLUSH_FAILED
 from logbus_broker.log.flusher import FlushTicket
 from logbus_broker.network.buffers import Output, ShortFile
 from logbus_broker.network.connection import Connection
@@ -252,7 +251,6 @@ class SimNode:
         self.when_continued: list[Callable[[], None]] = []
         self.on_death: Callable[[], None] | None = None  # what happens to the machine if the process ends inside a disk call
         self.starts = 0
-        self.trusted: set[str] = set()  # logs that lost writes, which no mark told the next start: the process had ended before
         self._took_fast_path = 0
         self.config = BrokerConfig(
             broker_id=broker_id,
@@ -293,7 +291,6 @@ class SimNode:
 
     def _start(self) -> None:
         self.thread_pool = SimThreadPool(self)
-        self.trusted |= self.disk.directories_with_lost_writes(DATA, but_with=FLUSH_FAILED)
         try:
             engine = self._make_engine()
         except (BrokerError, OSError) as error:
@@ -452,11 +449,6 @@ class SimNode:
         self._server.close()
         self.engine.close()
         self._end_process()
-
-    def is_offline_for_lost_writes(self, name: str) -> bool:
-        """A failed flush took records of this log, a start did not know it, and a power cut showed it: the broker says so."""
-        reasons = [one.log.offline_reason for one in self.engine.partitions if one.name == name] if self.engine else []
-        return name in self.trusted and any("had been flushed, but the log ends at" in reason for reason in reasons)
 
     def restart_if_offline(self) -> None:
         """What an operator does after the disk has refused a flush."""

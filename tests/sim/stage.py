@@ -180,13 +180,9 @@ class Stage:
 
     # The end
 
-    def finish(self, is_offline: Callable[[int], bool] = lambda index: False) -> str:
-        """What is wrong, if a producer cannot finish; those of partitions that are rightly offline need not."""
-
-        def is_finished(producer: Producer) -> bool:
-            return producer.is_done or is_offline(producer.plan.partition)
-
-        if self.until(lambda: bool(self.producers) and all(map(is_finished, self.producers)), FINISHING):
+    def finish(self) -> str:
+        """What is wrong, if a producer cannot finish."""
+        if self.until(lambda: bool(self.producers) and all(one.is_done for one in self.producers), FINISHING):
             return ""
         return "stuck: a producer could not finish within two minutes"
 

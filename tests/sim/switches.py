@@ -105,8 +105,8 @@ SWITCHES: dict[str, Switch] = {
         faults("kill", "kill within", "power cut", "power cut within"),
         first=217,
     ),
-    "a failed flush leaves a mark": Switch(
-        "logbus_broker.log.checkpoint.leave_flush_failed",
+    "a start writes again what a flush may have lost": Switch(
+        "logbus_broker.log.recovery.LogOpener._rewrite",
         nothing,
         faults("failing sync", "kill", "power cut", "power cut within"),
         first=110,

@@ -49,17 +49,6 @@ _parse_index, _parse_offset = between(0, INT32_MAX), between(0, INT64_MAX)
 # cannot remove the mark of a later truncation to the same offset.
 _CUT_SUFFIX = re.compile(r"-(?P<number>0|[1-9][0-9]{0,17})\.cut")
 
-# `flush-failed`: a file next to a log, which says that the log's pages in memory cannot be trusted.
-#
-# When the disk refuses a flush, the kernel may keep the pages it could not write and mark them clean: they can be read, their
-# checksums match, and the next flush succeeds without them. A start that trusted them would show consumers records that a power
-# failure then takes away. So the broker leaves this mark, and a start that finds it rewrites everything beyond the recovery
-# point, the same bytes to the same place, and flushes that before trusting it. Only then is the mark removed.
-#
-# The mark need not be durable: it only has to live as long as those pages do. After a reboot they are gone, and what can be read
-# is what is on disk. If even the mark cannot be written, a log line says so, and what the operator can do.
-FLUSH_FAILED = "flush-failed"
-
 
 def read_checkpoint(filesystem: FileSystem, path: Path) -> Offsets:
     """The file's entries; none if there is no file. StartupError if it is not a checkpoint file."""
@@ -202,22 +191,3 @@ def leave_cut_mark(filesystem: FileSystem, directory: Path, mark: CutMark) -> No
 def remove_cut_mark(filesystem: FileSystem, directory: Path, mark: CutMark) -> None:
     """The checkpoints include the truncation now. Any thread."""
     filesystem.remove(directory / mark.name)
-
-
-def leave_flush_failed(filesystem: FileSystem, directory: Path) -> None:
-    """A flush of the log in `directory` has failed."""
-    try:
-        filesystem.write_bytes(directory / FLUSH_FAILED, b"", durable=False)
-    except OSError as error:
-        logger.critical(
-            "%s: a flush failed, and that could not be recorded (%s): create an empty file %s there before the broker is "
-            "restarted, or reboot the machine; otherwise the next start may serve records that are not on disk",
-            directory,
-            error,
-            FLUSH_FAILED,
-        )
-
-
-def remove_flush_failed(filesystem: FileSystem, directory: Path) -> None:
-    """Everything in the log is on disk now."""
-    filesystem.remove(directory / FLUSH_FAILED)

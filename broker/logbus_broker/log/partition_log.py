@@ -29,7 +29,7 @@ from logbus_broker.clock import Clock
 from logbus_broker.config.settings import LogConfig
 from logbus_broker.disk.filesystem import FileSlice, FileSystem
 from logbus_broker.errors import OffsetOutOfRange, StorageError, storage_errors
-from logbus_broker.log import checkpoint, compaction, producer_snapshots
+from logbus_broker.log import compaction, producer_snapshots
 from logbus_broker.log.flusher import FlushTicket
 from logbus_broker.log.recovery import LogOpener, OpenedLog, Recovery
 from logbus_broker.log.segment import Segment
@@ -246,7 +246,6 @@ class PartitionLog:
         without the lost pages."""
         self._flushing = None
         self.go_offline(str(error))
-        checkpoint.leave_flush_failed(self._filesystem, self.directory)
         self._call_if_quiet()
 
     # Truncating
@@ -325,7 +324,6 @@ class PartitionLog:
         self._truncation = None
         if ticket.has_touched_segments:
             self.go_offline(str(error))
-            checkpoint.leave_flush_failed(self._filesystem, self.directory)
         else:
             self.epochs.adopt_cut(self.epochs.written, is_saved=False)
         self._call_if_quiet()
@@ -420,7 +418,6 @@ class PartitionLog:
                     segment.save_index()
         except OSError as error:
             self.go_offline(f"cannot flush {self.directory}: {error}")
-            checkpoint.leave_flush_failed(self._filesystem, self.directory)
             raise StorageError(self.offline_reason) from error
         self.abandon(CLOSED)
 

@@ -27,12 +27,9 @@ from logbus_broker.disk.file_names import PARTITION_METADATA, TEMPORARY, offset_
 from logbus_broker.disk.filesystem import FileSystem
 from logbus_broker.errors import StorageError
 from logbus_broker.log.checkpoint import (
-    FLUSH_FAILED,
     CutMark,
-    leave_flush_failed,
     parse_cut_mark,
     read_cut_marks,
-    remove_flush_failed,
 )
 from logbus_broker.log.compaction import CLEANED, SWAP, finish_exchange
 from logbus_broker.log.leader_epochs import LEADER_EPOCHS, LogEpochs, load_leader_epochs
@@ -46,7 +43,7 @@ logger = logging.getLogger("broker.log")
 _LEFTOVERS = frozenset(
     {*(suffix + DELETED for suffix in SUFFIXES), LOG + CLEANED, LEADER_EPOCHS + TEMPORARY, PARTITION_METADATA + TEMPORARY}
 )
-_KEPT = frozenset({*SUFFIXES, SNAPSHOT, LEADER_EPOCHS, PARTITION_METADATA, FLUSH_FAILED})
+_KEPT = frozenset({*SUFFIXES, SNAPSHOT, LEADER_EPOCHS, PARTITION_METADATA})
 # A file written this long before the last record is on disk even if it was never flushed: by default the kernel lets no dirty
 # page wait for longer than half a minute.
 _SETTLED_MS = 600_000
@@ -151,15 +148,10 @@ class LogOpener:
         if not bases:
             return self._open_empty(clean)
         segments = [self._existing(base) for base in bases]
-        is_marked = FLUSH_FAILED in self.filesystem.list_names(self.directory)
-        # A clean stop is trusted, but not blindly: the last batches are checked, which takes one read. A log whose flush failed
-        # is never trusted, however the broker stopped.
-        opened = self._open_clean(segments) if clean and not is_marked else None
-        opened = opened or self._recover(segments, rewrites=is_marked)
-        if is_marked:
-            # Only after everything has been rewritten and flushed: a crash before that leaves the mark, and the next start does
-            # the same again.
-            remove_flush_failed(self.filesystem, self.directory)
+        # A clean stop is trusted, but not blindly: the last batches are checked, which takes one read. After a failed flush no
+        # stop is clean.
+        opened = self._open_clean(segments) if clean else None
+        opened = opened or self._recover(segments)
         self._settle_indexes(opened.segments, was_clean=opened.recovery.was_clean)
         return opened
 
@@ -253,9 +245,12 @@ class LogOpener:
         last.first_timestamp = _first_timestamp(last)
         return self._opened(segments, end_offset, Recovery(was_clean=True), last_epoch)
 
-    def _recover(self, segments: list[Segment], *, rewrites: bool) -> OpenedLog:
-        """Read first, and change files only once it is certain that no flushed batch is missing. `rewrites`: what was read may
-        differ from what is on disk, so all of it is written there again."""
+    def _recover(self, segments: list[Segment]) -> OpenedLog:
+        """Read first, and change files only once it is certain that no flushed batch is missing. Whatever lies beyond the
+        recovery point is then written again, the same bytes to the same place. When the disk refuses a flush, the kernel may keep
+        the pages that it could not write and call them clean: they can be read, their checksums match, the next flush succeeds
+        without them, and a power cut takes them after consumers have seen them. Nothing tells a start whether that has happened.
+        """
         # Segments entirely below the recovery point are not read at all: the time a start takes after a crash depends on how much
         # was unflushed, not on the size of the log.
         flushed = sum(following.base_offset <= self.recovery_point for following in segments[1:])
@@ -276,7 +271,7 @@ class LogOpener:
             removed_segments=len(removed),
             reason=reason,
         )
-        self._apply(surveys, removed, rewrites=rewrites)
+        self._apply(surveys, removed)
         last_epoch = max(survey.last_epoch for survey in surveys)
         return self._opened(segments[: flushed + len(surveys)], end_offset, recovery, last_epoch)
 
@@ -325,7 +320,7 @@ class LogOpener:
             reason=reason,
         )
 
-    def _apply(self, surveys: list[_Survey], removed: list[Segment], *, rewrites: bool) -> None:
+    def _apply(self, surveys: list[_Survey], removed: list[Segment]) -> None:
         # From the last one backwards: a crash halfway leaves a log without a gap.
         for segment in reversed(removed):
             for path in segment.mark_deleted():
@@ -337,16 +332,12 @@ class LogOpener:
         surveys[-1].segment.first_timestamp = _first_timestamp(surveys[-1].segment)
         try:
             for survey in surveys:
-                if rewrites:
-                    self._rewrite(survey)
+                self._rewrite(survey)
                 self.filesystem.sync_data(survey.segment.file)
                 if survey is not surveys[-1]:
                     survey.segment.close_file()
             self.filesystem.sync_directory(self.directory)
         except OSError as error:
-            # The kernel may have dropped the pages it could not write, so the next start must not assume that what it reads is
-            # what is on disk.
-            leave_flush_failed(self.filesystem, self.directory)
             raise StorageError(
                 f"cannot flush {self.directory} after a failed flush or a crash ({error}): its records may not be on disk"
             ) from error

@@ -75,7 +75,9 @@ class Machine:
             self.disk.failing_syncs = 1
             self.log = self._open(clean=False, recovery_point=flushed)
             assert self.log.offline_reason
-        self.log = self._open(clean=self._data.draw(st.booleans()), recovery_point=self._data.draw(st.sampled_from([0, flushed])))
+        with pytest.raises(StorageError):
+            self.log.close()  # no stop is clean after it
+        self.log = self._open(clean=False, recovery_point=self._data.draw(st.sampled_from([0, flushed])))
         assert self.log.offline_reason == ""
         assert self.log.flushed_offset == written
 

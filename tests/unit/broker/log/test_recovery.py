@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 from logbus_broker.disk.filesystem import OpenFile
 from logbus_broker.errors import StorageError
-from logbus_broker.log.checkpoint import FLUSH_FAILED
 from logbus_broker.log.log_retention import apply_retention
 from logbus_broker.log.partition_log import PartitionLog
 from logbus_broker.protocol.batch import BATCH_HEADER_BYTES, Buffer
@@ -118,7 +117,6 @@ def test_recovery_flushes_what_it_keeps_before_anybody_sees_it(tmp_path: Path) -
     log = open_log(tmp_path, filesystem=disk)
     with pytest.raises(StorageError, match="sync_data"):
         log.locate(0, 1, upto_offset=1)
-    assert (tmp_path / FLUSH_FAILED).exists(), "the next start writes it again"
 
 
 # Checksums below the recovery point are not verified, since a start must not read the whole log. `verify` does that.
@@ -322,6 +320,8 @@ def after_a_failed_flush(directory: Path, disk: FailingDisk) -> None:
     with pytest.raises(StorageError) as failure:
         ticket.run()
     log.fail_flush(ticket, failure.value)
+    with pytest.raises(StorageError, match="cannot flush"):
+        log.close()  # so the stop is not clean
 
 
 class WritingDisk(FailingDisk):
@@ -337,17 +337,14 @@ class WritingDisk(FailingDisk):
         return super().write_some(file, buffers, position)
 
 
-@pytest.mark.parametrize("clean", [False, True])
-def test_after_a_failed_flush_a_start_writes_again_what_it_cannot_vouch_for(tmp_path: Path, clean: bool) -> None:
+def test_a_start_after_an_unclean_stop_writes_again_what_it_cannot_vouch_for(tmp_path: Path) -> None:
     after_a_failed_flush(tmp_path, FailingDisk())
-    assert (tmp_path / FLUSH_FAILED).exists()
     content = (tmp_path / FIRST).read_bytes()
     disk = WritingDisk()
-    log = open_log(tmp_path, clean=clean, recovery_point=15, filesystem=disk)
+    log = open_log(tmp_path, recovery_point=15, filesystem=disk)
     assert (log.offline_reason, log.recovery.was_clean, log.flushed_offset) == ("", False, 20)
     assert disk.written == [(3 * BATCH_BYTES, content[3 * BATCH_BYTES :])]
     assert (tmp_path / FIRST).read_bytes() == content
-    assert not (tmp_path / FLUSH_FAILED).exists()
     disk.written.clear()
     log.close()
     open_log(tmp_path, clean=True, recovery_point=20, filesystem=disk)
@@ -355,18 +352,10 @@ def test_after_a_failed_flush_a_start_writes_again_what_it_cannot_vouch_for(tmp_
 
 
 @pytest.mark.parametrize("call", ["sync_data", "sync_directory"])
-def test_a_start_that_cannot_write_it_again_is_offline_and_the_mark_stays(tmp_path: Path, call: str) -> None:
+def test_a_start_that_cannot_write_it_again_is_offline_until_one_can(tmp_path: Path, call: str) -> None:
     after_a_failed_flush(tmp_path, FailingDisk())
     disk = FailingDisk()
     disk.failing = {call}
     log = open_log(tmp_path, recovery_point=15, filesystem=disk)
     assert "its records may not be on disk" in log.offline_reason
-    assert (tmp_path / FLUSH_FAILED).exists()
     assert open_log(tmp_path, recovery_point=15).offline_reason == ""
-
-
-def test_a_mark_that_cannot_be_left_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    disk = FailingDisk()
-    disk.failing = {"write_bytes"}
-    after_a_failed_flush(tmp_path, disk)
-    assert "create an empty file flush-failed there" in caplog.text
