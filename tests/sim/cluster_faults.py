@@ -255,7 +255,8 @@ class ClusterFaults(Faults):
         node = self._machines[chosen]
         action = self._power_cut if fault.amount & 16 else self._pause if fault.amount & 32 else self._kill
         self._world.note(node.name, "fires", fault.kind)
-        self._world.after((0, 0, 300, 3 * MS)[fault.amount >> 6 & 3], action, node, fault)
+        delayed = replace(fault, lasts=(0, 0, 300, 3 * MS)[fault.amount >> 6 & 3])
+        self._later(delayed, lambda: action(node, fault))  # not after the end: nobody would start it again
 
     def _cut_then(self, fault: Fault, leader: int, member: int) -> None:
         """The leader loses ZooKeeper for a while, and its link to the member that it adds is cut. If the proposal has not
