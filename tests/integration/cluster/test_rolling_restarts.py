@@ -1,5 +1,5 @@
 """Brokers that are restarted one after the other, as for an upgrade, under every family of clients. Each has its own defaults, but
-for acks=all, idempotence where it has that, and the age of kafka-python's metadata; an error that it does not get over by itself ends the test.
+for acks=all and idempotence where it has that; an error that it does not get over by itself ends the test.
 """
 
 from __future__ import annotations
@@ -88,10 +88,7 @@ def kafka_python(bootstrap: str, topic: str) -> list[bytes]:
             future.get(PATIENCE_SECONDS)
         producer.close()
 
-    # A fetch that it had for a broker which has just left the metadata stays pending until it asks for metadata again: of its own
-    # accord after five minutes (seen with 3.0.12, on a busy machine more often than not).
-    settings = {"group_id": topic, "auto_offset_reset": "earliest", "metadata_max_age_ms": 5_000}
-    consumer = KafkaConsumer(topic, bootstrap_servers=bootstrap.split(","), **settings)
+    consumer = KafkaConsumer(topic, bootstrap_servers=bootstrap.split(","), group_id=topic, auto_offset_reset="earliest")
 
     def read() -> Iterable[bytes]:
         try:
