@@ -162,8 +162,8 @@ def summary(stack: LocalStack, path: Path, *, with_airflow: bool) -> dict[str, A
 def environment_file(path: Path, variables: Mapping[str, str]) -> Iterator[Path]:
     """The file for a shell; it exists while its addresses are valid. On its PATH our commands come first, PostgreSQL's last."""
     lines = [f"export {name}={shlex.quote(value)}" for name, value in variables.items()]
-    folders = [str(Path(sys.executable).parent), "$PATH", str(binary("psql").parent)]
-    path.write_text("\n".join([*lines, f'export PATH="{":".join(folders)}"', ""]))
+    ours, psql = (shlex.quote(str(folder)) for folder in (Path(sys.executable).parent, binary("psql").parent))
+    path.write_text("\n".join([*lines, f'export PATH={ours}:"$PATH":{psql}', ""]))
     try:
         yield path
     finally:

@@ -122,13 +122,20 @@ def test_a_path_that_looks_like_markup_is_shown_as_it_is() -> None:
     assert console.file.getvalue() == "Ledger  /home/[me]/[/x]/logbus window ls\n"  # type: ignore[attr-defined]
 
 
-def test_a_shell_that_reads_the_file_knows_every_address_whatever_is_in_it(tmp_path: Path) -> None:
+def test_a_shell_that_reads_the_file_knows_every_address_whatever_is_in_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     url = "postgresql+psycopg://postgres@/logbus?host=/a b/it's $HOME"
+    programs = tmp_path / 'it\'s $HOME of "me"'
+    programs.mkdir()
+    (programs / "logbus").touch(0o755)
+    monkeypatch.setattr("sys.executable", str(programs / "python"))
     with environment_file(tmp_path / "env", {"LOGBUS_WAREHOUSE_URL": url}) as path:
         script = f'source "{path}"; printf %s "$LOGBUS_WAREHOUSE_URL"; command -v psql logbus >&2'
         done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout == url
-    assert [Path(line).name for line in done.stderr.split()] == ["psql", "logbus"]
+    assert [Path(line).name for line in done.stderr.splitlines()] == ["psql", "logbus"]
+    assert str(programs / "logbus") in done.stderr
 
 
 def test_the_file_is_gone_when_what_it_says_is_not_true_any_more(tmp_path: Path) -> None:
