@@ -64,7 +64,7 @@ class WindowOutcome:
 class TaskReads:
     """What the winning tasks of a job reported."""
 
-    winners: frozenset[int] = frozenset()
+    winners: frozenset[str] = frozenset()
     by_window: Mapping[int, Mapping[int, read_tally.ReadTally]] = field(default_factory=dict)
     files: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
 
@@ -335,7 +335,7 @@ def run_job(
 def to_reads(results: Sequence[TaskResult]) -> TaskReads:
     """The results of the winning tasks, by window. Several of them may have read one partition of a window."""
     # Only winners are in `results`: Spark may have run a task twice (speculation, a lost executor), and what the loser wrote
-    # carries another task number, so it is neither sealed nor counted.
+    # has the number of another transaction, so it is neither sealed nor counted.
     by_window: dict[int, dict[int, read_tally.ReadTally]] = {}
     files: dict[int, tuple[str, ...]] = {}
     for result in results:
@@ -343,7 +343,8 @@ def to_reads(results: Sequence[TaskResult]) -> TaskReads:
         before = parts.get(result.partition)
         parts[result.partition] = result.tally if before is None else before + result.tally
         files[result.window_id] = files.get(result.window_id, ()) + result.files
-    return TaskReads(winners=frozenset(result.task for result in results), by_window=by_window, files=files)
+    winners = frozenset(result.transaction for result in results if result.transaction is not None)
+    return TaskReads(winners=winners, by_window=by_window, files=files)
 
 
 OWN_ERROR = re.compile(r"^logbus\.errors\.\w+: (.+)$", re.MULTILINE)

@@ -1,7 +1,7 @@
 """What one Spark task does with the records it is given: parse them, stage them, and report what it did.
 
 Records arrive in chunks of one partition of one window each, column by column, and stay columns: only the hash and the parser
-work record by record. The results are tagged with the task attempt; the driver sees only those of the attempts that won.
+work record by record. The results say by which transaction their rows came; the driver sees only those of the attempts that won.
 """
 
 from __future__ import annotations
@@ -39,9 +39,13 @@ ZONES_MS_MAX = batches.CALENDAR_MS_MAX - 2 * (model.DAY // model.MILLISECOND)  #
 
 class TaskSink(Protocol):
     """Where one task attempt puts the records of many windows, in any order. `files`: by window those that the driver must
-    commit, known after a normal exit; none if the rows are in known tables."""
+    commit; none if the rows are in known tables. `transaction`: that in which it wrote to such tables, if it did. Both are known
+    after a normal exit."""
 
     files: Mapping[int, tuple[str, ...]]
+
+    @property
+    def transaction(self) -> str | None: ...
 
     def __enter__(self) -> Self: ...
 
@@ -99,11 +103,17 @@ def load(chunks: Iterable[Records], job: TaskJob, task: int) -> list[TaskResult]
                 stage(records, job, parser, schema, sink, tallies)
     except SchemasUnmet as unmet:
         # Nothing is staged.
-        return [TaskResult(task=task, window_id=0, partition=0, unmet=all_unmet(unmet, parser, chunks))]
+        return [TaskResult(window_id=0, partition=0, unmet=all_unmet(unmet, parser, chunks))]
     # The driver concatenates the files of all results of a window: each is listed once, with the first of its partitions.
     files = dict(sink.files)
     return [
-        TaskResult(task=task, window_id=window_id, partition=partition, tally=tally, files=files.pop(window_id, ()))
+        TaskResult(
+            window_id=window_id,
+            partition=partition,
+            transaction=sink.transaction,
+            tally=tally,
+            files=files.pop(window_id, ()),
+        )
         for (window_id, partition), tally in tallies.items()
     ]
 

@@ -18,7 +18,7 @@ SCHEMA = "logbus"
 STAGING_SCHEMA = "logbus_staging"  # tables of running attempts; everything in it may be dropped with its attempt
 LEAF_SCHEMA = "logbus_leaf"  # partitions of target tables, kept out of the user's own schemas
 
-TASK_COLUMN = "_task"  # in staging: the Spark task attempt that wrote the row
+WINDOW_COLUMNS = ("_topic", "_window_start")  # the same in all rows of a window: defaults of the table that they are staged in
 
 SCHEMA_DEFAULT = "public"
 

@@ -60,6 +60,10 @@ class DeadLetters:
             self._is_connected = True
         self._sink.write_dead_letters(window, rows)
 
+    @property
+    def transaction(self) -> str | None:
+        return self._sink.transaction
+
     def end(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         """Commits, or rolls back what was written if there is an error."""
         if self._is_connected:
@@ -90,6 +94,11 @@ class IcebergTaskSink:
         self._windows: dict[int, StagedWindow] = {}
         self._open: dict[int, TaskFile] = {}
         self.files: dict[int, tuple[str, ...]] = {}
+
+    @property
+    def transaction(self) -> str | None:
+        """Of the dead letters: what counts among the rows are the files that are reported."""
+        return self._dead_letters.transaction
 
     def __enter__(self) -> IcebergTaskSink:
         return self
