@@ -22,10 +22,6 @@ from logbus.windows.table_names import STAGING_SCHEMA, WINDOW_COLUMNS
 
 from logbus_spark.job import StagedWindow, TaskJob
 
-# PostgreSQL's binary form of jsonb is its text after one version byte; COPY accepts that as it is.
-JSONB_VERSION = pa.scalar(b"\x01", pa.binary())
-NOTHING = pa.scalar(b"", pa.binary())
-
 APPEND = {
     StatementOptions.INGEST_MODE.value: "adbc.ingest.mode.append",
     StatementOptions.INGEST_TARGET_DB_SCHEMA.value: STAGING_SCHEMA,
@@ -107,4 +103,6 @@ class PostgresTaskSink:
 
 
 def as_jsonb(texts: pa.ChunkedArray) -> pa.ChunkedArray:
-    return pc.binary_join_element_wise(JSONB_VERSION, texts.cast(pa.binary()), NOTHING)
+    """PostgreSQL's binary form of jsonb is its text after one version byte; COPY accepts that as it is."""
+    version, nothing = pa.scalar(b"\x01", pa.binary()), pa.scalar(b"", pa.binary())
+    return pc.binary_join_element_wise(version, texts.cast(pa.binary()), nothing)

@@ -31,7 +31,7 @@ from logbus.loads.engine import COPY_SETTINGS, libpq_uri
 from logbus.loads.sinks import ROWS_OF_RECORD_MAX, MaintenanceOptions, PublicTable
 from logbus.windows.migrations import create_schema
 from logbus.windows.sql_errors import UNDEFINED_TABLE, sqlstate_of
-from logbus.windows.table_names import WINDOW_COLUMNS, parse_table, quoted, tables_of_attempt
+from logbus.windows.table_names import SYSTEM_COLUMNS, WINDOW_COLUMNS, parse_table, quoted, tables_of_attempt
 
 # A writer that outlived its task locks its table until its transaction ends; longer than this and the window fails.
 SEAL_LOCK_TIMEOUT_MS = 30_000
@@ -62,7 +62,7 @@ class PostgresSink:
         return {"uri": libpq_uri(warehouse_url, **COPY_SETTINGS)}
 
     def ensure_target(self, columns: Mapping[str, str]) -> None:
-        columns_to_have = {**target.SYSTEM_COLUMNS, **columns}
+        columns_to_have = {**SYSTEM_COLUMNS, **columns}
         with self.engine.begin() as connection:
             target.lock_target(connection, self.target)
             if target.relation_exists(connection, self.target):
@@ -119,7 +119,7 @@ class PostgresSink:
     def _staged_defaults(self, attempt: model.Attempt) -> str:
         """What COPY may leave out: the window's own columns, and columns that are null, whatever default the user's table has."""
         constants = zip(WINDOW_COLUMNS, (self.pipeline.topic, model.instant_text(attempt.interval.start)), strict=True)
-        filled = [name for name in (*target.SYSTEM_COLUMNS, *(self.filled or ())) if name not in WINDOW_COLUMNS]
+        filled = [name for name in (*SYSTEM_COLUMNS, *(self.filled or ())) if name not in WINDOW_COLUMNS]
         return ", ".join(
             [f"alter {name} set default '{value}'" for name, value in constants]
             + [f"alter {quoted(name)} drop default" for name in filled]
