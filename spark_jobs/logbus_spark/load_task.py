@@ -296,7 +296,7 @@ def _to_dead_letters(records: Records, topic: str, window: StagedWindow, hashes:
         [error.kind for error in errors],
         [str(error) for error in errors],
         [window.attempt] * len(indexes),
-        [fingerprint.as_signed(hashes[index]) for index in indexes],
+        pa.array([hashes[index] for index in indexes], pa.uint64()).view(pa.int64()),  # the same 64 bits
     ]
     arrays = [pa.array(values, field.type) for values, field in zip(columns, batches.DEAD_LETTER_SCHEMA, strict=True)]
     return pa.RecordBatch.from_arrays(arrays, schema=batches.DEAD_LETTER_SCHEMA)

@@ -45,6 +45,7 @@ SWAP_LOCK_TIMEOUT_MS = 200  # queries that arrive while we wait for a reader que
 
 # The leaf of an hour that was loaded a minute ago is what autovacuum works on. It gives way to a lock, but only to one that has
 # waited for deadlock_timeout, a second by default: a shorter patience would never see it go. No reader waits for this lock.
+# The sink asks for one already while the new rows are sealed (sinks/postgres.py).
 LEAF_LOCK_TIMEOUT_MS = 3_000
 
 

@@ -161,8 +161,12 @@ HASHED_TYPES = frozenset(SPELLINGS.get(kind, kind) for kind in COLUMN_TYPES)
 # The record's partition: sums are kept per partition, so that a difference can be located.
 PARTITION = "_partition"
 
+# The server's own hash of a row is a sum of multiples of its columns' hashes: summed over rows, it does not change if two rows
+# exchange a value. So it is hashed once more, as the seed of another hash: of an integer 32 bits are hashed, a seed keeps its 64.
+MIXED = "hashint8extended(0, {})"
+
 # One value of every type that a column may have, and the encoding in which texts are hashed.
-PROBE = (
+PROBE = MIXED.format(
     "hash_record_extended(row(cast('logbus' as text) collate \"C\", 1, cast(-1 as bigint), cast(0.1 as double precision), true, "
     "cast('2015-05-17 10:05:03.25+00' as timestamptz), cast('{\"a\": [1, null, \"x\"]}' as jsonb), decode('00ff', 'hex'), "
     "cast(current_setting('server_encoding') as text) collate \"C\"), 0)"
@@ -172,15 +176,15 @@ PROBE = (
 DEAD_LETTER_COLUMNS = ("partition", "offset", "timestamp", "key", "value", "headers", "fingerprint")
 
 
-def _is_hashed(kind: str) -> bool:
-    return kind in HASHED_TYPES or kind.startswith("numeric(")  # a schema's own precision and scale
-
-
 def covered_columns(present: Mapping[str, str], filled: Mapping[str, str] | None) -> dict[str, str]:
     """The columns that the checksum covers, with their types: those `filled` by the load, or all that a load could fill."""
     names = present if filled is None else [name for name in (*SYSTEM_COLUMNS, *filled) if name in present]
-    # The window's columns are fixed by the condition that selects its rows: there is nothing to compare.
-    return {name: present[name] for name in names if name not in WINDOW_COLUMNS and _is_hashed(present[name])}
+    return {
+        name: kind
+        for name, kind in ((name, present[name]) for name in names)
+        if name not in WINDOW_COLUMNS  # fixed by the condition that selects the window's rows: there is nothing to compare
+        and (kind in HASHED_TYPES or kind.startswith("numeric("))  # a schema's own precision and scale
+    }
 
 
 def row_hash(columns: Mapping[str, str]) -> str:
@@ -189,19 +193,12 @@ def row_hash(columns: Mapping[str, str]) -> str:
     # Texts are compared byte by byte, whatever the column's collation treats as equal.
     collations = {"text": ' collate "C"'}
     casts = [f"cast({quoted(name)} as {kind}){collations.get(kind, '')}" for name, kind in sorted(columns.items())]
-    return _mixed(f"hash_record_extended(row({', '.join(casts)}), 0)")
-
-
-def _mixed(record_hash: str) -> str:
-    """The server's own hash of a row is a sum of multiples of its columns' hashes: summed over rows, it does not change if two
-    rows exchange a value. So it is hashed once more, as the seed of another hash: of an integer only 32 bits are hashed, a seed
-    keeps its 64."""
-    return f"hashint8extended(0, {record_hash})"
+    return MIXED.format(f"hash_record_extended(row({', '.join(casts)}), 0)")
 
 
 def _checksum(connection: Connection, sums: Mapping[int, Any], columns: Mapping[str, str]) -> Checksum:
     """From the sums of row hashes, by partition."""
-    probe = connection.execute(text(f"select {_mixed(PROBE)}")).scalar_one()
+    probe = connection.execute(text(f"select {PROBE}")).scalar_one()
     totals = {str(part): as_text(int(total) % MODULUS) for part, total in sorted(sums.items())}
     return Checksum(sums=totals, probe=as_text(probe), columns=dict(columns))
 
@@ -215,7 +212,7 @@ def checksum_of(
     partition: str = PARTITION,
 ) -> Checksum:
     """The checksum of the rows for which the condition holds."""
-    query = text(f"select {quoted(partition)} part, sum({row_hash(columns)}) total from {table.sql} where {condition} group by 1")
+    query = text(f"select sum({row_hash(columns)}) total, {quoted(partition)} part from {table.sql} where {condition} group by 2")
     sums = {row.part: row.total for row in connection.execute(query, parameters or {})}
     return _checksum(connection, sums, columns)
 

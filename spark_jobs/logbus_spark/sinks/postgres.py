@@ -22,6 +22,9 @@ from logbus.windows.table_names import STAGING_SCHEMA, WINDOW_COLUMNS
 
 from logbus_spark.job import StagedWindow, TaskJob
 
+# PostgreSQL's binary form of jsonb is its text after one version byte; COPY accepts that as it is.
+JSONB_VERSION, NOTHING = b"\x01", b""
+
 APPEND = {
     StatementOptions.INGEST_MODE.value: "adbc.ingest.mode.append",
     StatementOptions.INGEST_TARGET_DB_SCHEMA.value: STAGING_SCHEMA,
@@ -58,7 +61,10 @@ class PostgresTaskSink:
         try:
             if kind is None:
                 self.flush()
-                self.transaction = self._transaction()
+                with AdbcStatement(self._connection) as statement:
+                    statement.set_sql_query(TRANSACTION)
+                    stream, _ = statement.execute_query()
+                    self.transaction = pa.RecordBatchReader.from_stream(stream).read_all()[0][0].as_py()
                 self._connection.commit()
             else:
                 self._connection.rollback()
@@ -82,27 +88,15 @@ class PostgresTaskSink:
     def flush(self) -> None:
         """Appends the buffered rows, one COPY per table; they become visible with the commit."""
         for table, batches in self._waiting.items():
-            rows = pa.Table.from_batches(batches)
-            copied = {
-                field.name: as_jsonb(column) if is_json(field) else column
-                for field, column in zip(rows.schema, rows.columns, strict=True)
-                if field.name not in WINDOW_COLUMNS and column.null_count < len(column)
-            }
+            rows, copied = pa.Table.from_batches(batches), {}
+            for field, column in zip(rows.schema, rows.columns, strict=True):
+                if field.name in WINDOW_COLUMNS or column.null_count == len(column):
+                    continue
+                if is_json(field):
+                    column = pc.binary_join_element_wise(JSONB_VERSION, column.cast(pa.binary()), NOTHING)
+                copied[field.name] = column
             with AdbcStatement(self._connection) as statement:
                 statement.set_options(**APPEND, **{StatementOptions.INGEST_TARGET_TABLE.value: table})
                 statement.bind_stream(pa.table(copied).to_reader())
                 statement.execute_update()
         self._waiting, self._rows, self._bytes = {}, 0, 0
-
-    def _transaction(self) -> str | None:
-        with AdbcStatement(self._connection) as statement:
-            statement.set_sql_query(TRANSACTION)
-            stream, _ = statement.execute_query()
-            (number,) = pa.RecordBatchReader.from_stream(stream).read_all().column(0).to_pylist()
-        return None if number is None else str(number)
-
-
-def as_jsonb(texts: pa.ChunkedArray) -> pa.ChunkedArray:
-    """PostgreSQL's binary form of jsonb is its text after one version byte; COPY accepts that as it is."""
-    version, nothing = pa.scalar(b"\x01", pa.binary()), pa.scalar(b"", pa.binary())
-    return pc.binary_join_element_wise(version, texts.cast(pa.binary()), nothing)

@@ -16,10 +16,12 @@ Rows, dead letters and ledger are in one database, so one transaction commits th
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from datetime import datetime
 from typing import Any
 
+import psycopg
 from sqlalchemy import URL, Connection, Engine, text
 from sqlalchemy.exc import InterfaceError, OperationalError, ProgrammingError
 
@@ -27,11 +29,19 @@ from logbus import errors, model
 from logbus.loads import attempts as attempts_of
 from logbus.loads import commit, commit_checks, maintenance, tally, target
 from logbus.loads.attempts import lock_if_current
-from logbus.loads.engine import COPY_SETTINGS, libpq_uri
+from logbus.loads.engine import CONNECT_TIMEOUT_SECONDS, COPY_SETTINGS, libpq_uri
 from logbus.loads.sinks import ROWS_OF_RECORD_MAX, MaintenanceOptions, PublicTable
 from logbus.windows.migrations import create_schema
 from logbus.windows.sql_errors import UNDEFINED_TABLE, sqlstate_of
-from logbus.windows.table_names import SYSTEM_COLUMNS, WINDOW_COLUMNS, parse_table, quoted, tables_of_attempt
+from logbus.windows.table_names import (
+    SYSTEM_COLUMNS,
+    WINDOW_COLUMNS,
+    TableName,
+    leaf_name,
+    parse_table,
+    quoted,
+    tables_of_attempt,
+)
 
 # A writer that outlived its task locks its table until its transaction ends; longer than this and the window fails.
 SEAL_LOCK_TIMEOUT_MS = 30_000
@@ -99,11 +109,14 @@ class PostgresSink:
         with self.engine.begin() as connection:
             current, superseded = lock_current(connection, attempts)
             has_leaves = target.has_leaves(connection, self.target)
+            # COPY leaves out the window's columns, and those without a value: null stays null, whatever the user's defaults are.
+            filled = [name for name in (*SYSTEM_COLUMNS, *(self.filled or ())) if name not in WINDOW_COLUMNS]
+            no_defaults = ", ".join(f"alter {quoted(name)} drop default" for name in filled)
             for attempt in current:
                 create_dead_letters(connection, attempt)
+                start, end = model.instant_text(attempt.interval.start), model.instant_text(attempt.interval.end)
                 like, check = "including defaults including constraints", ""
                 if has_leaves:
-                    start, end = model.instant_text(attempt.interval.start), model.instant_text(attempt.interval.end)
                     check = f", constraint {target.LEAF_CHECK} check (_window_start >= '{start}' and _window_start < '{end}')"
                 else:
                     like += " including identity"
@@ -113,20 +126,14 @@ class PostgresSink:
                     target.follow_columns(connection, rows, self.target)
                     continue
                 connection.execute(text(f"create table {rows.sql} {definition}"))
-                connection.execute(text(f"alter table {rows.sql} {self._staged_defaults(attempt)}"))
+                constants = f"alter _topic set default '{self.pipeline.topic}', alter _window_start set default '{start}'"
+                connection.execute(text(f"alter table {rows.sql} {constants}, {no_defaults}"))
         return current, superseded
 
-    def _staged_defaults(self, attempt: model.Attempt) -> str:
-        """What COPY may leave out: the window's own columns, and columns that are null, whatever default the user's table has."""
-        constants = zip(WINDOW_COLUMNS, (self.pipeline.topic, model.instant_text(attempt.interval.start)), strict=True)
-        filled = [name for name in (*SYSTEM_COLUMNS, *(self.filled or ())) if name not in WINDOW_COLUMNS]
-        return ", ".join(
-            [f"alter {name} set default '{value}'" for name, value in constants]
-            + [f"alter {quoted(name)} drop default" for name in filled]
-        )
-
     def seal(self, attempt: model.Attempt, winners: Collection[str], files: Sequence[str]) -> tally.Counted:
-        return seal(self.engine, attempt, winners, has_rows=True, filled=self.filled)
+        is_first = attempt.number == 1
+        with nullcontext() if is_first else autovacuum_sent_away(self.engine, leaf_name(self.target, attempt.interval.start)):
+            return seal(self.engine, attempt, winners, has_rows=True, filled=self.filled)
 
     def commit(self, load: commit_checks.SealedWindow, now: datetime) -> model.WindowCounts:
         try:
@@ -224,3 +231,31 @@ def seal(
         if sqlstate_of(error) == UNDEFINED_TABLE:
             raise errors.AttemptSuperseded(f"the tables of attempt {attempt.number} are gone: a newer one has begun") from error
         raise
+
+
+@contextmanager
+def autovacuum_sent_away(engine: Engine, leaf: TableName) -> Iterator[None]:
+    """Before a reload, whose swap would wait for it: autovacuum releases a leaf to a lock that has waited for deadlock_timeout. A
+    connection of its own waits during the caller's work, and keeps the lock until then; no reader and no writer waits for it."""
+    locked = "select exists(select from pg_locks where relation = to_regclass(:name) and mode = 'ShareUpdateExclusiveLock')"
+    with engine.connect() as connection:
+        is_at_work = connection.scalar(text(locked), {"name": leaf.identifier})
+    lock_request = request_lock(engine, leaf) if is_at_work else None
+    try:
+        yield
+        while lock_request is not None and lock_request.pgconn.get_result() is not None:
+            pass
+    finally:
+        if lock_request is not None:
+            lock_request.close()
+
+
+def request_lock(engine: Engine, leaf: TableName) -> psycopg.Connection[Any] | None:
+    """A connection that waits for the lock, or has it. None if the server takes no more connections: then the swap waits."""
+    timeout_ms = commit.LEAF_LOCK_TIMEOUT_MS
+    request = f"begin; set local lock_timeout = {timeout_ms}; lock table {leaf.sql} in share update exclusive mode"
+    with suppress(psycopg.OperationalError):
+        connection = psycopg.connect(libpq_uri(engine.url, connect_timeout=str(CONNECT_TIMEOUT_SECONDS)))
+        connection.pgconn.send_query(request.encode())  # returns at once
+        return connection
+    return None
