@@ -7,13 +7,14 @@ work record by record. The results say by which transaction their rows came; the
 from __future__ import annotations
 
 import gc
+import sys
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from pkgutil import resolve_name
-from types import TracebackType
+from types import ModuleType, TracebackType
 from typing import Any, Protocol, Self
 
 import pyarrow as pa
@@ -25,7 +26,6 @@ from logbus.parsing import Parser, batches, parser_for
 from logbus.parsing.batches import Parsed
 from logbus.schemas import wire_format
 from logbus.schemas.schema_book import UNKNOWN_MAX, SchemasUnmet
-from logbus.windows.log_changes import log_changed, record_changed
 from pyspark import TaskContext
 
 from logbus_spark.job import StagedWindow, TaskJob, TaskPlan, TaskResult
@@ -73,12 +73,33 @@ def collecting_rarely() -> Iterator[None]:
         gc.set_threshold(*thresholds)
 
 
+class _NoPandas:
+    """A finder, for a moment."""
+
+    @staticmethod
+    def find_spec(name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> None:
+        if name == "pandas":
+            raise ModuleNotFoundError(name)
+
+
+def keep_pandas_out() -> None:
+    """Arrow looks for pandas when it makes its first array, and imports what it finds: half a second of CPU in every worker, for
+    conversions that no task needs."""
+    if "pandas" not in sys.modules:
+        sys.meta_path.insert(0, _NoPandas)
+        try:
+            pa.array([])
+        finally:
+            sys.meta_path.remove(_NoPandas)
+
+
 def load_plans(
     pipeline: model.Pipeline, job: TaskJob, client_config: Mapping[str, Any]
 ) -> Callable[[Iterator[TaskPlan]], Iterator[TaskResult]]:
     """The tasks' function. It is sent pickled, with the secrets it holds."""
 
     def run(plans: Iterator[TaskPlan]) -> Iterator[TaskResult]:
+        keep_pandas_out()
         task = TaskContext.get()
         assert task is not None, "runs inside a Spark task only"
         chunks = (
@@ -178,6 +199,8 @@ def check_witnesses(records: Records, job: TaskJob, window: StagedWindow, hashes
                 current = model.Witness(
                     offset=offset, timestamp_ms=records.stamps_ms[index], hash=fingerprint.as_signed(hashes[index])
                 )
+                from logbus.windows.log_changes import log_changed, record_changed  # not before: SQLAlchemy takes a worker 0.3 s
+
                 raise log_changed(job.pipeline, [record_changed(job.topic, partition, witness, current)])
 
 

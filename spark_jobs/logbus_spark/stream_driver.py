@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from logbus import errors, formatting, model, waiting
 from logbus.kafka import client_config
@@ -32,7 +32,7 @@ from logbus.streams import epoch_commit, stream_ledger
 from logbus.streams.definition import Stream
 from logbus.streams.epoch_plan import EpochPlanner, PlannedPart, reached_in
 from logbus.streams.epochs import EpochPart, FrozenHour, Repair
-from logbus.streams.kinds import Collector, collector_of
+from logbus.streams.kinds import collector_of
 from logbus.windows import boundaries
 from logbus.windows.log_changes import refuse_if_recreated
 from pyspark.sql import SparkSession
@@ -56,6 +56,9 @@ AWAY = (
     InterfaceError,
     OperationalError,
 )
+
+if TYPE_CHECKING:
+    from logbus.streams.kinds import Collector
 
 RunTasks = Callable[[EpochJob, Sequence[PlanSlice], Mapping[str, Any]], list[EpochTaskResult]]
 

@@ -26,10 +26,10 @@ from sqlalchemy.exc import DataError, ProgrammingError
 
 from logbus.fingerprint import MODULUS, as_text
 from logbus.formatting import many
-from logbus.loads.target import COLUMN_TYPES, ROWS_OF_WINDOW, SPELLINGS, SYSTEM_COLUMNS, table_columns, window_parameters
+from logbus.loads.target import COLUMN_TYPES, ROWS_OF_WINDOW, SPELLINGS, table_columns, window_parameters
 from logbus.model import FrozenWindow, PartitionTally
 from logbus.windows import schema, sql_errors
-from logbus.windows.table_names import SCHEMA, WINDOW_COLUMNS, TableName, quoted
+from logbus.windows.table_names import SCHEMA, SYSTEM_COLUMNS, WINDOW_COLUMNS, TableName, quoted
 
 DEAD_LETTERS = TableName(name=schema.dead_letter.name, schema=SCHEMA)
 

@@ -28,7 +28,7 @@ from logbus_spark.sinks.postgres import BUFFERED_BYTES_MAX, BUFFERED_ROWS_MAX, P
 
 COMPRESSION = "zstd"
 
-# Never null (logbus.loads.target.SYSTEM_COLUMNS): a table with required columns refuses a file in which they may be null.
+# Never null (logbus.windows.table_names.SYSTEM_COLUMNS): a table with required columns refuses a file in which they may be null.
 REQUIRED = ("_topic", "_partition", "_offset", "_window_start", "_fingerprint")
 
 

@@ -23,8 +23,7 @@ from logbus.windows.table_names import STAGING_SCHEMA, WINDOW_COLUMNS
 from logbus_spark.job import StagedWindow, TaskJob
 
 # PostgreSQL's binary form of jsonb is its text after one version byte; COPY accepts that as it is.
-JSONB_VERSION = pa.scalar(b"\x01", pa.binary())
-NOTHING = pa.scalar(b"", pa.binary())
+JSONB_VERSION, NOTHING = b"\x01", b""
 
 APPEND = {
     StatementOptions.INGEST_MODE.value: "adbc.ingest.mode.append",

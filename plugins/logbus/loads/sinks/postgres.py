@@ -33,7 +33,15 @@ from logbus.loads.engine import CONNECT_TIMEOUT_SECONDS, COPY_SETTINGS, libpq_ur
 from logbus.loads.sinks import ROWS_OF_RECORD_MAX, MaintenanceOptions, PublicTable
 from logbus.windows.migrations import create_schema
 from logbus.windows.sql_errors import UNDEFINED_TABLE, sqlstate_of
-from logbus.windows.table_names import WINDOW_COLUMNS, TableName, leaf_name, parse_table, quoted, tables_of_attempt
+from logbus.windows.table_names import (
+    SYSTEM_COLUMNS,
+    WINDOW_COLUMNS,
+    TableName,
+    leaf_name,
+    parse_table,
+    quoted,
+    tables_of_attempt,
+)
 
 # A writer that outlived its task locks its table until its transaction ends; longer than this and the window fails.
 SEAL_LOCK_TIMEOUT_MS = 30_000
@@ -64,7 +72,7 @@ class PostgresSink:
         return {"uri": libpq_uri(warehouse_url, **COPY_SETTINGS)}
 
     def ensure_target(self, columns: Mapping[str, str]) -> None:
-        columns_to_have = {**target.SYSTEM_COLUMNS, **columns}
+        columns_to_have = {**SYSTEM_COLUMNS, **columns}
         with self.engine.begin() as connection:
             target.lock_target(connection, self.target)
             if target.relation_exists(connection, self.target):
@@ -102,7 +110,7 @@ class PostgresSink:
             current, superseded = lock_current(connection, attempts)
             has_leaves = target.has_leaves(connection, self.target)
             # COPY leaves out the window's columns, and those without a value: null stays null, whatever the user's defaults are.
-            filled = [name for name in (*target.SYSTEM_COLUMNS, *(self.filled or ())) if name not in WINDOW_COLUMNS]
+            filled = [name for name in (*SYSTEM_COLUMNS, *(self.filled or ())) if name not in WINDOW_COLUMNS]
             no_defaults = ", ".join(f"alter {quoted(name)} drop default" for name in filled)
             for attempt in current:
                 create_dead_letters(connection, attempt)
