@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import pickle
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
 import pyarrow as pa
@@ -58,6 +58,13 @@ def run_plans(
         frame = spark.range(0, len(job), 1, len(job)).mapInArrow(on_batches(work, job), "results binary")
         results += [result for row in frame.collect() for result in pickle.loads(row.results)]
     return results
+
+
+def leave_server(environ: Mapping[str, str]) -> None:
+    """Ends the session behind Spark Connect, and what it runs; by itself a server keeps both for a while."""
+    if spark_submit.REMOTE_VARIABLE in environ and (spark := SparkSession.getActiveSession()) is not None:
+        spark.interruptAll()
+        spark.stop()
 
 
 def on_batches(
