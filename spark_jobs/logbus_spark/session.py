@@ -30,7 +30,7 @@ Result = TypeVar("Result")
 PARALLELISM = 8
 PARALLELISM_SETTING = "spark.sql.leafNodeDefaultParallelism"
 
-# Spark's own: what spark-submit tells a driver beside a JVM, and what tells that its session is nevertheless behind Spark Connect.
+# Spark's own: what spark-submit tells a driver beside a JVM, and what says that its session is behind Spark Connect anyway.
 GATEWAY_VARIABLE = "PYSPARK_GATEWAY_PORT"
 CONNECT_VARIABLES = (spark_submit.REMOTE_VARIABLE, "SPARK_CONNECT_MODE_ENABLED")
 
