@@ -32,7 +32,6 @@ from logbus.schemas.schema_book import SchemaBook, SchemasUnmet
 from logbus.windows import log_changes
 from logbus.windows.log_changes import WitnessSet, refuse_if_recreated
 from logbus.windows.rows import SUPERSEDED, pipeline_of
-from pyspark.sql import SparkSession
 from sqlalchemy.exc import SQLAlchemyError
 
 from logbus_spark import records, session
@@ -323,8 +322,8 @@ def run_job(
     limits: spark_submit.TaskLimits,
 ) -> list[TaskResult]:
     """The results of the task attempts that won; a task that fails for good raises one of Spark's own errors."""
-    # Created only if there is something to read: an hour without records needs no session, and its commit is the same.
-    spark = SparkSession.builder.getOrCreate()
+    # Only if there is something to read: an hour without records needs no Spark, and its commit is the same.
+    spark = session.started()
     cores = min(session.parallelism(spark), limits.warehouse_connections)
     record_bytes = records.mean_bytes(client_config, pipeline.isolation_level, records.ranges_of(windows))
     plans = pack(windows, TASKS_PER_CORE * cores, record_bytes, limits.max_task_bytes)

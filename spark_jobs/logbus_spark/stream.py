@@ -28,7 +28,8 @@ from logbus.streams.run import DRIVER_PREFIX
 from sqlalchemy.exc import DBAPIError
 
 from logbus_spark.application import Application
-from logbus_spark.load_windows import kafka_settings, leave_server, warehouse_url
+from logbus_spark.load_windows import kafka_settings, warehouse_url
+from logbus_spark.session import leave_server
 from logbus_spark.stream_driver import StreamDriver, StreamRun
 
 JVM_VARIABLE = "PYSPARK_GATEWAY_PORT"  # set by the JVM of spark-submit for the program that it starts

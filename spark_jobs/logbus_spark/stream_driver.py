@@ -35,7 +35,6 @@ from logbus.streams.epochs import EpochPart, FrozenHour, Repair
 from logbus.streams.kinds import collector_of
 from logbus.windows import boundaries
 from logbus.windows.log_changes import refuse_if_recreated
-from pyspark.sql import SparkSession
 from sqlalchemy import Engine
 from sqlalchemy.exc import InterfaceError, OperationalError, SQLAlchemyError
 
@@ -93,7 +92,7 @@ class SparkTasks:
     task_count: int = 0  # asked for once: it takes a round trip
 
     def __call__(self, job: EpochJob, slices: Sequence[PlanSlice], config: Mapping[str, Any]) -> list[EpochTaskResult]:
-        spark = SparkSession.builder.getOrCreate()
+        spark = session.started()
         self.task_count = self.task_count or TASKS_PER_CORE * session.parallelism(spark)
         plans = pack_slices(slices, self.task_count)
         return session.run_plans(spark, plans, epoch_plans(job, config), at_once=len(plans))

@@ -5,12 +5,14 @@ import subprocess
 import sys
 from pathlib import Path
 
-from logbus.spark_submit import environment, pyspark_home
+from logbus.spark_submit import application_path, environment, pyspark_home
 
 
-def test_a_program_imports_pyspark_compiled_although_spark_submit_puts_its_archive_first() -> None:
+def test_a_load_imports_pyspark_compiled_although_spark_submit_puts_its_archive_first() -> None:
     archives = [str(path) for path in (Path(pyspark_home()) / "python" / "lib").glob("*.zip")]
-    program = "import logbus_spark, pyspark, py4j; print(pyspark.__file__, py4j.__file__)"
+    # As spark-submit runs it: nothing of the package is imported before.
+    imported = f"import runpy; runpy.run_path({str(application_path())!r})"
+    program = f"{imported}; import pyspark, py4j; print(pyspark.__file__, py4j.__file__)"
     path = os.pathsep.join([*archives, environment(None, {})["PYTHONPATH"]])
     found = subprocess.run(
         [sys.executable, "-c", program], env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, check=True
