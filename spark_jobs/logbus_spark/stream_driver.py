@@ -111,6 +111,8 @@ class StreamDriver:
     run_tasks: RunTasks = field(default_factory=SparkTasks)
     away_poll_seconds: float = AWAY_POLL_SECONDS
     beat_seconds: float = attempts_of.HEARTBEAT_SECONDS
+    repair_rows_max: int = epoch_commit.REPAIR_ROWS_MAX
+    has_lost_spark: Callable[[], bool] = lambda: False  # for good: the JVM that this process belongs to has ended
     done: StreamRun = field(default_factory=StreamRun, init=False)
     failed_jobs: int = field(default=0, init=False)
     plans_in_vain: int = field(default=0, init=False)
@@ -222,6 +224,8 @@ class StreamDriver:
         """An epoch or a repair, if there is anything to read. `ServerAway` if it is to be tried again."""
         if self.stop.is_set():
             return Step.STOPPED
+        if self.has_lost_spark():  # asked here, since a job that would fail is not begun while broker or warehouse are away
+            raise errors.LoadFailed("the JVM of this stream's driver has ended, and no epoch can be computed: start it again")
         try:
             step = self.next_step(once=once)
         except (errors.AccessDenied, errors.NotAskable):
@@ -275,6 +279,9 @@ class StreamDriver:
 
     def repair(self, repair: Repair) -> None:
         """Windows were frozen otherwise than foreseen: these hours are read again, cut as they are."""
+        # As much as an epoch may have is no more than this driver was given memory for.
+        rows_max = max(self.repair_rows_max, self.stream.max_offsets_per_trigger)
+        epoch_commit.refuse_large(self.engine, self.name, repair, rows_max)
         since = model.instant_text(min(repair.hours))
         self.say(f"reading again from {since} on: the ledger has frozen its windows otherwise than foreseen")
         starts = {partition: start for partition, (start, _) in repair.ranges.items()}
