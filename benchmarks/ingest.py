@@ -1,7 +1,8 @@
 """What exactness costs a load, compared to the barest Spark job and to Airflow's own way of reading Kafka.
 
-Two million events of 200 bytes in four partitions, one hour: loaded by our application and by the barest job in turns, each in a
-Spark session that is started before the clock; loaded again; the same events as Avro; a quarter of them, to see how memory grows.
+Two million events of 200 bytes in four partitions, one hour: loaded by our application, by the barest job and by what is usually
+written (Spark's Kafka source, from_json, write.jdbc) in turns, each in a Spark session that is started before the clock; loaded
+again; the same events as Avro; a quarter of them, to see how memory grows.
 84 small hours: shipped, then frozen, loaded and audited in one application, its start included. A tenth through the Kafka
 provider's ConsumeFromTopicOperator.
 """
@@ -41,6 +42,7 @@ from benchmarks.figures import Figure, Target, figure
 from benchmarks.ingest_data import AVRO_SCHEMA, COLUMNS, STARTED, as_avro, events, produce_events, write_events
 from benchmarks.loads import Scale
 from benchmarks.peers.logbus import LogbusBroker
+from benchmarks.peers.maven import POSTGRES_JDBC, SPARK_KAFKA, spark_jars
 from benchmarks.timed_load import PREFIX
 
 EVENTS = 2_000_000
@@ -100,21 +102,22 @@ def large_window(place: Any, console: Console, scale: Scale) -> list[Figure]:
         produce_events(first.client, topic, events(size, hours=1), PARTITIONS)
     produce_events(first.client, AVRO_TOPIC, events(count, hours=1), PARTITIONS, as_avro)
     quarter, _ = load_ours(first, "quarter", count // 4)
-    ours, again, avro, barest, audits, checksums = [], [], [], [], [], []
+    ours, again, avro, barest, usual, audits, checksums = [], [], [], [], [], [], []
     for number in range(scale.rounds):
         here = place(f"round_{number}")
         loaded, reloaded = load_ours(here, "events", count, rerun=True)
         ours.append(loaded)
         again.append(reloaded)
         avro.append(load_ours(here, AVRO_TOPIC, count)[0])
-        barest.append(load_barest(here, "events", count))
+        barest.append(load_plainly(here, "barest", "events", count))
+        usual += load_usually(here, "events", count, console)
         audits.append(audit_seconds(here, "events"))
         checksums.append(checksum_seconds(here, "events"))
         console.print(
             f"round {number + 1}: ours {loaded.seconds:.1f} s, again {reloaded.seconds:.1f} s, barest {barest[-1].seconds:.1f} s"
         )
     operator = operator_rate(place("operator"), "events", count // OPERATOR_SHARE, console)
-    return large_figures(count, quarter, ours, again, avro, barest, audits, checksums, operator)
+    return large_figures(count, quarter, ours, again, avro, barest, usual, audits, checksums, operator)
 
 
 def large_figures(
@@ -124,6 +127,7 @@ def large_figures(
     again: Sequence[Timed],
     avro: Sequence[Timed],
     barest: Sequence[Timed],
+    usual: Sequence[Timed],
     audits: Sequence[float],
     checksums: Sequence[float],
     operator: Sequence[float],
@@ -142,6 +146,14 @@ def large_figures(
         figure(f"{name}: checksum of the values, in each load and in each audit", "s", ours=checksums),
         figure(
             f"{name}: load", "rows/s", ours=rates, peer=operator, target=Target(ratio_min=10), against="ConsumeFromTopicOperator"
+        ),
+        figure(
+            f"{name}: load",
+            "rows/s",
+            ours=rates,
+            peer=[count / one.seconds for one in usual],
+            target=Target(ratio_min=1.5),
+            against="Spark's Kafka source, from_json, write.jdbc",
         ),
         figure(
             "memory of driver and workers, four times the window",
@@ -239,15 +251,25 @@ def checksum_seconds(place: Place, topic: str) -> float:
     return seconds
 
 
-def load_barest(place: Place, topic: str, count: int) -> Timed:
-    """Creates the plain table with our table's columns, then runs the job."""
+def load_plainly(place: Place, side: str, topic: str, count: int, conf: Mapping[str, str] | None = None) -> Timed:
+    """Creates the plain table with our table's columns, then runs the job of this side."""
     system = "_topic text, _partition integer, _offset bigint, _timestamp timestamptz, _key bytea, _window_start timestamptz"
-    make_table(place, "barest", system)
+    make_table(place, side, system)
     ends = place.log.end_offsets(topic, range(PARTITIONS), "read_uncommitted")
-    ask = {"bootstrap": place.client["bootstrap.servers"], "topic": topic, "table": "barest", "columns": COLUMNS, "ends": ends}
-    timed = submit(place, "barest", [json.dumps({**ask, "window_start_us": int(STARTED.timestamp()) * 1_000_000})])
-    require_rows(place, "barest", count)
+    ask = {"bootstrap": place.client["bootstrap.servers"], "topic": topic, "table": side, "columns": COLUMNS, "ends": ends}
+    timed = submit(place, side, [json.dumps({**ask, "window_start_us": int(STARTED.timestamp()) * 1_000_000})], conf)
+    require_rows(place, side, count)
     return timed
+
+
+def load_usually(place: Place, topic: str, count: int, console: Console) -> list[Timed]:
+    """By what Spark brings with it; none if its connectors cannot be fetched, with the reason on the console."""
+    try:
+        conf = spark_jars(SPARK_KAFKA, POSTGRES_JDBC)
+    except processes.Missing as reason:
+        console.print(str(reason), style="yellow", markup=False)
+        return []
+    return [load_plainly(place, "usual", topic, count, conf)]
 
 
 def make_table(place: Place, name: str, system: str) -> None:

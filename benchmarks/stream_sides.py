@@ -20,21 +20,11 @@ from logbus.streams.definition import define_stream
 
 from benchmarks import processes
 from benchmarks.ingest import Place, Timed, start, submit
-from benchmarks.peers.maven import Jars
+from benchmarks.peers.maven import SPARK_KAFKA, spark_jars
 from benchmarks.stream_data import COLUMNS
 from benchmarks.structured_stream import create_tables
 
 OFFSETS_MAX = 200_000  # in an epoch, or a micro-batch
-CONNECTOR = Jars(
-    name="spark-kafka-4.1.3",
-    artifacts=(
-        "org.apache.spark:spark-sql-kafka-0-10_2.13:4.1.3",
-        "org.apache.spark:spark-token-provider-kafka-0-10_2.13:4.1.0-preview1",  # there is none of 4.1.3; it has no work here
-        "org.apache.kafka:kafka-clients:3.9.1",
-        "org.apache.commons:commons-pool2:2.12.1",
-    ),
-    has_dependencies=False,  # Spark has the others
-)
 
 
 class StreamSide(Protocol):
@@ -89,19 +79,16 @@ class StructuredStream:
     table: ClassVar[str] = "peer_traffic"
 
     def define(self, here: Place, topic: str) -> None:
-        CONNECTOR.folder()  # fetched before anything is timed
+        SPARK_KAFKA.folder()  # fetched before anything is timed
         with psycopg.connect(libpq_uri(here.warehouse)) as connection:
             create_tables(connection, self.table)
 
     def once(self, here: Place, topic: str) -> Timed:
-        return submit(here, "structured", [self._ask(here, topic, None)], self._conf())
+        return submit(here, "structured", [self._ask(here, topic, None)], spark_jars(SPARK_KAFKA))
 
     def run(self, here: Place, topic: str) -> subprocess.Popen[bytes]:
-        process, _ = start(here, "structured", [self._ask(here, topic, self.trigger_seconds)], self._conf())
+        process, _ = start(here, "structured", [self._ask(here, topic, self.trigger_seconds)], spark_jars(SPARK_KAFKA))
         return process
-
-    def _conf(self) -> dict[str, str]:
-        return {"spark.jars": ",".join(map(str, CONNECTOR.folder().glob("*.jar")))}
 
     def _ask(self, here: Place, topic: str, trigger_seconds: float | None) -> str:
         ask: dict[str, Any] = {

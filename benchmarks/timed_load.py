@@ -2,6 +2,7 @@
 
     spark-submit timed_load.py ours --pipeline NAME --window ...      our application, as it is
     spark-submit timed_load.py barest '{"topic": ...}'                the barest job
+    spark-submit timed_load.py usual '{"topic": ...}'                 Spark's Kafka source, from_json and write.jdbc
     spark-submit timed_load.py stream --stream NAME --once            our stream, as it is
     spark-submit timed_load.py structured '{"topic": ...}'            the same in plain Structured Streaming
 
@@ -46,13 +47,20 @@ def timed_ours(session: Any, arguments: Sequence[str]) -> dict[str, Any]:
 
 
 def timed_barest(session: Any, arguments: Sequence[str]) -> dict[str, Any]:
-    from benchmarks.barest_load import Ask, load
+    from benchmarks.barest_load import ask_of, load
 
-    asked = json.loads(arguments[0])
-    ends = {int(partition): end for partition, end in asked.pop("ends").items()}
-    ask = Ask(**asked, ends=ends, uri=os.environ["LOGBUS_BENCH_URI"])
+    ask = ask_of(arguments[0], os.environ["LOGBUS_BENCH_URI"])
     started = time.monotonic()
     load(session.sparkContext, ask)
+    return {"seconds": time.monotonic() - started, "commit_seconds": []}
+
+
+def timed_usual(session: Any, arguments: Sequence[str]) -> dict[str, Any]:
+    from benchmarks.barest_load import ask_of, load_usually
+
+    ask = ask_of(arguments[0], os.environ["LOGBUS_BENCH_URI"])
+    started = time.monotonic()
+    load_usually(session, ask)
     return {"seconds": time.monotonic() - started, "commit_seconds": []}
 
 
@@ -73,7 +81,7 @@ def timed_structured(session: Any, arguments: Sequence[str]) -> dict[str, Any]:
     return {"seconds": time.monotonic() - started, "commit_seconds": []}
 
 
-SIDES = {"ours": timed_ours, "barest": timed_barest, "stream": timed_stream, "structured": timed_structured}
+SIDES = {"ours": timed_ours, "barest": timed_barest, "usual": timed_usual, "stream": timed_stream, "structured": timed_structured}
 
 
 def main() -> None:

@@ -67,6 +67,35 @@ class Jars:
         )
 
 
+# What Spark needs to read Kafka by itself.
+SPARK_KAFKA = Jars(
+    name="spark-kafka-4.1.3",
+    artifacts=(
+        "org.apache.spark:spark-sql-kafka-0-10_2.13:4.1.3",
+        "org.apache.spark:spark-token-provider-kafka-0-10_2.13:4.1.0-preview1",  # there is none of 4.1.3; it has no work here
+        "org.apache.kafka:kafka-clients:3.9.1",
+        "org.apache.commons:commons-pool2:2.12.1",
+    ),
+    has_dependencies=False,  # Spark has the others
+)
+
+# What Spark needs to write to PostgreSQL, whose only way in is a unix socket here.
+POSTGRES_JDBC = Jars(
+    name="postgresql-jdbc-42.7.7",
+    artifacts=(
+        "org.postgresql:postgresql:42.7.7",
+        "com.kohlschutter.junixsocket:junixsocket-common:2.10.1",
+        "com.kohlschutter.junixsocket:junixsocket-native-common:2.10.1",
+    ),
+    has_dependencies=False,
+)
+
+
+def spark_jars(*sets: Jars) -> dict[str, str]:
+    """Spark's setting that gives a job these jars."""
+    return {"spark.jars": ",".join(str(jar) for jars in sets for jar in jars.folder().glob("*.jar"))}
+
+
 def cache() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "logbus"
 

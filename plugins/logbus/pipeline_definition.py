@@ -17,7 +17,7 @@ from typing import Any, Literal, TypedDict, Unpack
 
 from logbus import errors, model, pipeline_settings
 from logbus.kafka.client import ISOLATION_LEVELS
-from logbus.windows import registration, rows, table_names
+from logbus.windows import table_names
 
 NAMES = ("topic", "table", "parse")
 FIELDS: Mapping[str, str] = {
@@ -125,6 +125,7 @@ OWN_PARSER = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
 
 def check_pipeline(pipeline: model.Pipeline) -> None:
     """Raises `UserError` for the first value that no load could use, with what may have been meant."""
+    from logbus.windows import registration, rows  # not before: Spark's Python workers import this module, and need no SQLAlchemy
 
     def wrong(message: str) -> errors.UserError:
         return errors.UserError(f"pipeline {pipeline.name!r}: {message}")

@@ -23,11 +23,13 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from logbus import errors, java, model, waiting
-from logbus.loads import attempts as attempts_of
-from logbus.loads.ledger import Ledger
+
+if TYPE_CHECKING:  # Spark's Python workers import this module, too, and need no SQLAlchemy
+    from logbus.loads.attempts import AttemptOutcome
+    from logbus.loads.ledger import Ledger
 
 WAREHOUSE_URL_VARIABLE = "LOGBUS_WAREHOUSE_URL"
 KAFKA_CONFIG_VARIABLE = "LOGBUS_KAFKA_CONFIG"
@@ -268,7 +270,7 @@ class LoadRun:
         starts: Sequence[datetime],
         beside: Sequence[datetime] = (),
         accept_other_records: Collection[datetime] = (),
-    ) -> list[attempts_of.AttemptOutcome]:
+    ) -> list[AttemptOutcome]:
         """Loads the windows and those `beside`, with one application; what became of the former.
 
         `submit` runs the application for these attempts to its end, and raises `LoadFailed` if that reports a failure.
@@ -301,19 +303,21 @@ def verify(
     now: datetime,
     say: Callable[[str], None],
     failure: errors.LoadFailed | None = None,
-) -> list[attempts_of.AttemptOutcome]:
+) -> list[AttemptOutcome]:
     """What became of the windows `starts`, once the application that these attempts were begun for is over.
 
     It fails if not all of them are loaded according to the ledger, whatever the application reports: a cluster manager knows only
     that a driver has ended, and some report the driver of an earlier try. With `AttemptSuperseded` if newer attempts are at work
     on all that is missing; with the driver's own error if no retry can fix that.
     """
+    from logbus.loads.attempts import why_not_loaded
+
     outcomes = ledger.settle_attempts(attempts, now)
     own = [outcome for outcome in outcomes if outcome.attempt.interval.start in set(starts)]
     if not all(outcome.is_loaded for outcome in own):
         if final := ledger.beyond_retry([outcome.attempt for outcome in own]):
             raise final from failure
-        reason = attempts_of.why_not_loaded(own)
+        reason = why_not_loaded(own)
         raise failure if failure and not isinstance(reason, errors.AttemptSuperseded) else reason
     if failure is not None:
         say(f"The windows are loaded, although the application failed: {failure}")

@@ -32,7 +32,6 @@ from logbus.schemas.schema_book import SchemaBook, SchemasUnmet
 from logbus.windows import log_changes
 from logbus.windows.log_changes import WitnessSet, refuse_if_recreated
 from logbus.windows.rows import SUPERSEDED, pipeline_of
-from pyspark.sql import SparkSession
 from sqlalchemy.exc import SQLAlchemyError
 
 from logbus_spark import records, session
@@ -64,7 +63,7 @@ class WindowOutcome:
 class TaskReads:
     """What the winning tasks of a job reported."""
 
-    winners: frozenset[int] = frozenset()
+    winners: frozenset[str] = frozenset()
     by_window: Mapping[int, Mapping[int, read_tally.ReadTally]] = field(default_factory=dict)
     files: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
 
@@ -323,8 +322,8 @@ def run_job(
     limits: spark_submit.TaskLimits,
 ) -> list[TaskResult]:
     """The results of the task attempts that won; a task that fails for good raises one of Spark's own errors."""
-    # Created only if there is something to read: an hour without records needs no session, and its commit is the same.
-    spark = SparkSession.builder.getOrCreate()
+    # Only if there is something to read: an hour without records needs no Spark, and its commit is the same.
+    spark = session.started()
     cores = min(session.parallelism(spark), limits.warehouse_connections)
     record_bytes = records.mean_bytes(client_config, pipeline.isolation_level, records.ranges_of(windows))
     plans = pack(windows, TASKS_PER_CORE * cores, record_bytes, limits.max_task_bytes)
@@ -335,7 +334,7 @@ def run_job(
 def to_reads(results: Sequence[TaskResult]) -> TaskReads:
     """The results of the winning tasks, by window. Several of them may have read one partition of a window."""
     # Only winners are in `results`: Spark may have run a task twice (speculation, a lost executor), and what the loser wrote
-    # carries another task number, so it is neither sealed nor counted.
+    # has the number of another transaction, so it is neither sealed nor counted.
     by_window: dict[int, dict[int, read_tally.ReadTally]] = {}
     files: dict[int, tuple[str, ...]] = {}
     for result in results:
@@ -343,7 +342,8 @@ def to_reads(results: Sequence[TaskResult]) -> TaskReads:
         before = parts.get(result.partition)
         parts[result.partition] = result.tally if before is None else before + result.tally
         files[result.window_id] = files.get(result.window_id, ()) + result.files
-    return TaskReads(winners=frozenset(result.task for result in results), by_window=by_window, files=files)
+    winners = frozenset(result.transaction for result in results if result.transaction is not None)
+    return TaskReads(winners=winners, by_window=by_window, files=files)
 
 
 OWN_ERROR = re.compile(r"^logbus\.errors\.\w+: (.+)$", re.MULTILINE)

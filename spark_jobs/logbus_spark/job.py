@@ -162,13 +162,13 @@ class TaskJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskResult:
-    """What one task attempt read of one partition of one window. `files` are those the task wrote for the window; they are listed
-    once, with the first of its partitions. `unmet`: names of schemas that the job's book has not met: the task has staged nothing
-    then, and the job is repeated with them."""
+    """What one task attempt read of one partition of one window, and what it wrote. `transaction`: the number of that in which it
+    wrote to tables, if it did; `files`: those of the window, listed once, with the first of its partitions. `unmet`: names of
+    schemas that the job's book has not met: the task has staged nothing then, and the job is repeated with them."""
 
-    task: int
     window_id: int
     partition: int
+    transaction: str | None = None
     tally: ReadTally = field(default_factory=ReadTally)
     files: tuple[str, ...] = ()
     unmet: frozenset[bytes] = frozenset()

@@ -1,19 +1,20 @@
 """What one Spark task does with the records it is given: parse them, stage them, and report what it did.
 
 Records arrive in chunks of one partition of one window each, column by column, and stay columns: only the hash and the parser
-work record by record. The results are tagged with the task attempt; the driver sees only those of the attempts that won.
+work record by record. The results say by which transaction their rows came; the driver sees only those of the attempts that won.
 """
 
 from __future__ import annotations
 
 import gc
+import sys
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from pkgutil import resolve_name
-from types import TracebackType
+from types import ModuleType, TracebackType
 from typing import Any, Protocol, Self
 
 import pyarrow as pa
@@ -25,7 +26,6 @@ from logbus.parsing import Parser, batches, parser_for
 from logbus.parsing.batches import Parsed
 from logbus.schemas import wire_format
 from logbus.schemas.schema_book import UNKNOWN_MAX, SchemasUnmet
-from logbus.windows.log_changes import log_changed, record_changed
 from pyspark import TaskContext
 
 from logbus_spark.job import StagedWindow, TaskJob, TaskPlan, TaskResult
@@ -39,9 +39,13 @@ ZONES_MS_MAX = batches.CALENDAR_MS_MAX - 2 * (model.DAY // model.MILLISECOND)  #
 
 class TaskSink(Protocol):
     """Where one task attempt puts the records of many windows, in any order. `files`: by window those that the driver must
-    commit, known after a normal exit; none if the rows are in known tables."""
+    commit; none if the rows are in known tables. `transaction`: that in which it wrote to such tables, if it did. Both are known
+    after a normal exit."""
 
     files: Mapping[int, tuple[str, ...]]
+
+    @property
+    def transaction(self) -> str | None: ...
 
     def __enter__(self) -> Self: ...
 
@@ -69,12 +73,33 @@ def collecting_rarely() -> Iterator[None]:
         gc.set_threshold(*thresholds)
 
 
+class _NoPandas:
+    """A finder, for a moment."""
+
+    @staticmethod
+    def find_spec(name: str, path: Sequence[str] | None = None, target: ModuleType | None = None) -> None:
+        if name == "pandas":
+            raise ModuleNotFoundError(name)
+
+
+def keep_pandas_out() -> None:
+    """Arrow looks for pandas when it makes its first array, and imports what it finds: half a second of CPU in every worker, for
+    conversions that no task needs."""
+    if "pandas" not in sys.modules:
+        sys.meta_path.insert(0, _NoPandas)
+        try:
+            pa.array([])
+        finally:
+            sys.meta_path.remove(_NoPandas)
+
+
 def load_plans(
     pipeline: model.Pipeline, job: TaskJob, client_config: Mapping[str, Any]
 ) -> Callable[[Iterator[TaskPlan]], Iterator[TaskResult]]:
     """The tasks' function. It is sent pickled, with the secrets it holds."""
 
     def run(plans: Iterator[TaskPlan]) -> Iterator[TaskResult]:
+        keep_pandas_out()
         task = TaskContext.get()
         assert task is not None, "runs inside a Spark task only"
         chunks = (
@@ -99,11 +124,17 @@ def load(chunks: Iterable[Records], job: TaskJob, task: int) -> list[TaskResult]
                 stage(records, job, parser, schema, sink, tallies)
     except SchemasUnmet as unmet:
         # Nothing is staged.
-        return [TaskResult(task=task, window_id=0, partition=0, unmet=all_unmet(unmet, parser, chunks))]
+        return [TaskResult(window_id=0, partition=0, unmet=all_unmet(unmet, parser, chunks))]
     # The driver concatenates the files of all results of a window: each is listed once, with the first of its partitions.
     files = dict(sink.files)
     return [
-        TaskResult(task=task, window_id=window_id, partition=partition, tally=tally, files=files.pop(window_id, ()))
+        TaskResult(
+            window_id=window_id,
+            partition=partition,
+            transaction=sink.transaction,
+            tally=tally,
+            files=files.pop(window_id, ()),
+        )
         for (window_id, partition), tally in tallies.items()
     ]
 
@@ -168,6 +199,8 @@ def check_witnesses(records: Records, job: TaskJob, window: StagedWindow, hashes
                 current = model.Witness(
                     offset=offset, timestamp_ms=records.stamps_ms[index], hash=fingerprint.as_signed(hashes[index])
                 )
+                from logbus.windows.log_changes import log_changed, record_changed  # not before: SQLAlchemy takes a worker 0.3 s
+
                 raise log_changed(job.pipeline, [record_changed(job.topic, partition, witness, current)])
 
 
@@ -263,7 +296,7 @@ def _to_dead_letters(records: Records, topic: str, window: StagedWindow, hashes:
         [error.kind for error in errors],
         [str(error) for error in errors],
         [window.attempt] * len(indexes),
-        [fingerprint.as_signed(hashes[index]) for index in indexes],
+        pa.array([hashes[index] for index in indexes], pa.uint64()).view(pa.int64()),  # the same 64 bits
     ]
     arrays = [pa.array(values, field.type) for values, field in zip(columns, batches.DEAD_LETTER_SCHEMA, strict=True)]
     return pa.RecordBatch.from_arrays(arrays, schema=batches.DEAD_LETTER_SCHEMA)

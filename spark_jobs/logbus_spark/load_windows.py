@@ -26,10 +26,11 @@ from logbus import errors, model, spark_submit
 from logbus.kafka import client, client_config, topics
 from logbus.loads.engine import connect
 from logbus.loads.ledger import Ledger
-from pyspark.sql import SparkSession
 from sqlalchemy.exc import DBAPIError
 
+# Before anything of pyspark, which this package takes from its folder and not from Spark's archive.
 from logbus_spark.application import SUCCESSFUL, Application, WindowOutcome, result, telling
+from logbus_spark.session import leave_server
 
 
 def _parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
@@ -85,13 +86,6 @@ def run(argv: Sequence[str], environ: Mapping[str, str]) -> list[WindowOutcome]:
         ),
     )
     return application.load(arguments.pipeline, arguments.window)
-
-
-def leave_server(environ: Mapping[str, str]) -> None:
-    """Ends the session behind Spark Connect, and what it runs; by itself a server keeps both for a while."""
-    if spark_submit.REMOTE_VARIABLE in environ and (spark := SparkSession.getActiveSession()) is not None:
-        spark.interruptAll()
-        spark.stop()
 
 
 def main(argv: Sequence[str], environ: Mapping[str, str]) -> int:

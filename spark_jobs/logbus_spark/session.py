@@ -1,23 +1,26 @@
 """A job of ours in a Spark session: plain Python over a list of plans, a task for each.
 
-`SparkSession.builder.getOrCreate()` returns a session in its own process, as spark-submit starts it, or one behind the server
-that SPARK_REMOTE names. The second has no `sparkContext`, only data frames: there the plans travel with the function of
-`mapInArrow`, whose pickled form Spark shows nowhere, and the frame below it holds nothing but their numbers, one in each of as
-many partitions as there are plans. Where there is a `sparkContext` it is used: the first data frame of a session costs its driver
-two seconds, in which Spark loads its SQL engine. Either way nothing is shuffled, so Spark has no reason to join partitions, and
-each is a task of its own that is retried alone.
+Where spark-submit has started the driver it is a `SparkContext` alone: a session costs the JVM two seconds of CPU, in which
+it loads Spark's SQL engine, and its first data frame as much again. Behind the server that SPARK_REMOTE names there are only
+a session and its data frames: there the plans travel with the function of `mapInArrow`, whose pickled form Spark shows
+nowhere, and the frame below it holds nothing but their numbers, one in each of as many partitions as there are plans. Either
+way nothing is shuffled, so Spark has no reason to join partitions, and each is a task of its own that is retried alone.
 """
 
 from __future__ import annotations
 
+import os
 import pickle
 import re
-from collections.abc import Callable, Iterator, Sequence
-from typing import TypeVar
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, TypeVar
 
 import pyarrow as pa
 from logbus import spark_submit
 from pyspark.sql import SparkSession
+
+if TYPE_CHECKING:  # which pyspark-client does not have
+    from pyspark import SparkContext
 
 Plan = TypeVar("Plan")
 Result = TypeVar("Result")
@@ -27,15 +30,36 @@ Result = TypeVar("Result")
 PARALLELISM = 8
 PARALLELISM_SETTING = "spark.sql.leafNodeDefaultParallelism"
 
+# Spark's own: what spark-submit tells a driver beside a JVM, and what says that its session is behind Spark Connect anyway.
+GATEWAY_VARIABLE = "PYSPARK_GATEWAY_PORT"
+CONNECT_VARIABLES = (spark_submit.REMOTE_VARIABLE, "SPARK_CONNECT_MODE_ENABLED")
 
-def parallelism(spark: SparkSession) -> int:
+
+def has_own_jvm(environ: Mapping[str, str]) -> bool:
+    return GATEWAY_VARIABLE in environ and not any(name in environ for name in CONNECT_VARIABLES)
+
+
+def started() -> SparkContext | SparkSession:
+    """Spark, as this program was submitted; the first call starts it."""
+    if has_own_jvm(os.environ):
+        from pyspark import SparkContext
+
+        return SparkContext.getOrCreate()
+    return SparkSession.builder.getOrCreate()
+
+
+def context_of(spark: SparkContext | SparkSession) -> SparkContext | None:
+    """None behind Spark Connect."""
+    return spark if hasattr(spark, "parallelize") else getattr(spark, "sparkContext", None)
+
+
+def parallelism(spark: SparkContext | SparkSession) -> int:
     """How many tasks run at once: Spark's setting `spark.sql.leafNodeDefaultParallelism`, by default the cores it has now.
 
     A session behind Spark Connect tells neither the default nor the cores; but it says into how many parts it would cut a range,
     which is that number.
     """
-    if hasattr(spark, "sparkContext"):
-        context = spark.sparkContext
+    if (context := context_of(spark)) is not None:
         return int(context.getConf().get(PARALLELISM_SETTING) or context.defaultParallelism)
     plan = str(spark.sql("explain select * from range(1)").collect()[0][0])
     splits = re.search(r"\bsplits=(\d+)", plan)
@@ -43,7 +67,11 @@ def parallelism(spark: SparkSession) -> int:
 
 
 def run_plans(
-    spark: SparkSession, plans: Sequence[Plan], work: Callable[[Iterator[Plan]], Iterator[Result]], *, at_once: int
+    spark: SparkContext | SparkSession,
+    plans: Sequence[Plan],
+    work: Callable[[Iterator[Plan]], Iterator[Result]],
+    *,
+    at_once: int,
 ) -> list[Result]:
     """What `work` returned for each plan in the task attempt that won; never more than `at_once` tasks run at the same time.
 
@@ -52,12 +80,19 @@ def run_plans(
     job_count = max(1, -(-len(plans) // at_once))
     results: list[Result] = []
     for job in spark_submit.in_groups(plans, max(1, -(-len(plans) // job_count))):
-        if hasattr(spark, "sparkContext"):
-            results += spark.sparkContext.parallelize(job, len(job)).mapPartitions(work).collect()
+        if (context := context_of(spark)) is not None:
+            results += context.parallelize(job, len(job)).mapPartitions(work).collect()
             continue
         frame = spark.range(0, len(job), 1, len(job)).mapInArrow(on_batches(work, job), "results binary")
         results += [result for row in frame.collect() for result in pickle.loads(row.results)]
     return results
+
+
+def leave_server(environ: Mapping[str, str]) -> None:
+    """Ends the session behind Spark Connect, and what it runs; by itself a server keeps both for a while."""
+    if spark_submit.REMOTE_VARIABLE in environ and (spark := SparkSession.getActiveSession()) is not None:
+        spark.interruptAll()
+        spark.stop()
 
 
 def on_batches(

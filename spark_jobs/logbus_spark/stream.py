@@ -28,8 +28,11 @@ from logbus.streams.run import DRIVER_PREFIX
 from sqlalchemy.exc import DBAPIError
 
 from logbus_spark.application import Application
-from logbus_spark.load_windows import kafka_settings, leave_server, warehouse_url
+from logbus_spark.load_windows import kafka_settings, warehouse_url
+from logbus_spark.session import leave_server
 from logbus_spark.stream_driver import StreamDriver, StreamRun
+
+JVM_VARIABLE = "PYSPARK_GATEWAY_PORT"  # set by the JVM of spark-submit for the program that it starts
 
 
 def _parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
@@ -57,6 +60,9 @@ def run(argv: Sequence[str], environ: Mapping[str, str], stop: threading.Event |
     )
     driver = StreamDriver(application=application, name=arguments.stream, run_id=arguments.run_id, say=tell)
     driver.stop = stop or driver.stop
+    if JVM_VARIABLE in environ:
+        submitted_by = os.getppid()  # a process whose parent has ended gets another one
+        driver.has_lost_spark = lambda: os.getppid() != submitted_by
     return driver.run(once=arguments.once)
 
 

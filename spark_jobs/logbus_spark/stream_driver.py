@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from logbus import errors, formatting, model, waiting
 from logbus.kafka import client_config
@@ -32,10 +32,9 @@ from logbus.streams import epoch_commit, stream_ledger
 from logbus.streams.definition import Stream
 from logbus.streams.epoch_plan import EpochPlanner, PlannedPart, reached_in
 from logbus.streams.epochs import EpochPart, FrozenHour, Repair
-from logbus.streams.kinds import Collector, collector_of
+from logbus.streams.kinds import collector_of
 from logbus.windows import boundaries
 from logbus.windows.log_changes import refuse_if_recreated
-from pyspark.sql import SparkSession
 from sqlalchemy import Engine
 from sqlalchemy.exc import InterfaceError, OperationalError, SQLAlchemyError
 
@@ -56,6 +55,9 @@ AWAY = (
     InterfaceError,
     OperationalError,
 )
+
+if TYPE_CHECKING:
+    from logbus.streams.kinds import Collector
 
 RunTasks = Callable[[EpochJob, Sequence[PlanSlice], Mapping[str, Any]], list[EpochTaskResult]]
 
@@ -90,7 +92,7 @@ class SparkTasks:
     task_count: int = 0  # asked for once: it takes a round trip
 
     def __call__(self, job: EpochJob, slices: Sequence[PlanSlice], config: Mapping[str, Any]) -> list[EpochTaskResult]:
-        spark = SparkSession.builder.getOrCreate()
+        spark = session.started()
         self.task_count = self.task_count or TASKS_PER_CORE * session.parallelism(spark)
         plans = pack_slices(slices, self.task_count)
         return session.run_plans(spark, plans, epoch_plans(job, config), at_once=len(plans))
@@ -109,6 +111,8 @@ class StreamDriver:
     run_tasks: RunTasks = field(default_factory=SparkTasks)
     away_poll_seconds: float = AWAY_POLL_SECONDS
     beat_seconds: float = attempts_of.HEARTBEAT_SECONDS
+    repair_rows_max: int = epoch_commit.REPAIR_ROWS_MAX
+    has_lost_spark: Callable[[], bool] = lambda: False  # for good: the JVM that this process belongs to has ended
     done: StreamRun = field(default_factory=StreamRun, init=False)
     failed_jobs: int = field(default=0, init=False)
     plans_in_vain: int = field(default=0, init=False)
@@ -220,6 +224,8 @@ class StreamDriver:
         """An epoch or a repair, if there is anything to read. `ServerAway` if it is to be tried again."""
         if self.stop.is_set():
             return Step.STOPPED
+        if self.has_lost_spark():  # asked here, since a job that would fail is not begun while broker or warehouse are away
+            raise errors.LoadFailed("the JVM of this stream's driver has ended, and no epoch can be computed: start it again")
         try:
             step = self.next_step(once=once)
         except (errors.AccessDenied, errors.NotAskable):
@@ -273,6 +279,9 @@ class StreamDriver:
 
     def repair(self, repair: Repair) -> None:
         """Windows were frozen otherwise than foreseen: these hours are read again, cut as they are."""
+        # As much as an epoch may have is no more than this driver was given memory for.
+        rows_max = max(self.repair_rows_max, self.stream.max_offsets_per_trigger)
+        epoch_commit.refuse_large(self.engine, self.name, repair, rows_max)
         since = model.instant_text(min(repair.hours))
         self.say(f"reading again from {since} on: the ledger has frozen its windows otherwise than foreseen")
         starts = {partition: start for partition, (start, _) in repair.ranges.items()}

@@ -8,19 +8,22 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from logbus import fingerprint, model
-from logbus.loads.target import SYSTEM_COLUMNS
 from logbus.parsing import Parser, batches, parser_for
 from logbus.schemas.schema_book import SchemaBook, SchemasUnmet
-from logbus.streams.kinds import Collector, Content, collector_of
+from logbus.streams.kinds import Content, collector_of
+from logbus.windows.table_names import SYSTEM_COLUMNS
 
 from logbus_spark.job import TaskPlan
-from logbus_spark.load_task import all_unmet, collecting_rarely, parse_records, to_rows
+from logbus_spark.load_task import all_unmet, collecting_rarely, keep_pandas_out, parse_records, to_rows
 from logbus_spark.records import Records, read_plan
+
+if TYPE_CHECKING:
+    from logbus.streams.kinds import Collector
 
 # An epoch reads each partition to its end. There the fetch in flight waits for more, and the next partition for that fetch: with
 # the 100 ms of a load, four partitions took a task 0.3 s.
@@ -81,6 +84,7 @@ def epoch_plans(job: EpochJob, client_config: Mapping[str, Any]) -> Callable[[It
     """The tasks' function. It is sent pickled, with the secrets it holds."""
 
     def run(plans: Iterator[TaskPlan]) -> Iterator[EpochTaskResult]:
+        keep_pandas_out()
         chunks = (
             records
             for plan in plans

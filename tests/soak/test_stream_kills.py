@@ -121,14 +121,17 @@ class Stream:
                 self.kill_process(what, chance)
 
     def kill_process(self, what: str, chance: random.Random) -> None:
+        matching = wait_until(lambda: self.supervise() or self.processes_of(what), what=f"a {what} to kill")
+        with suppress(psutil.NoSuchProcess):
+            chance.choice(matching).kill()
+
+    def processes_of(self, what: str) -> list[psutil.Process]:
         is_one = {
             "driver": lambda words: any(word.endswith("stream.py") for word in words) and "java" not in words[0],
             "jvm": lambda words: bool(words) and words[0].endswith("java"),
             "worker": lambda words: any("worker_daemon" in word for word in words),
         }[what]
-        matching = wait_until(lambda: self.supervise() or self.processes(is_one), what=f"a {what} to kill")
-        with suppress(psutil.NoSuchProcess):
-            chance.choice(matching).kill()
+        return self.processes(is_one)
 
     def end(self) -> None:
         if self.process is not None and self.process.poll() is None:
@@ -162,11 +165,7 @@ def stream() -> Iterator[Stream]:
         yield it
 
 
-def test_a_stream_is_exact_whatever_is_killed(stream: Stream) -> None:
-    seed = int(os.environ.get("LOGBUS_SOAK_SEED", "2011"))
-    requests, chance, killed = Requests(seed), random.Random(seed), Counter[str]()
-    create_topic(stream.broker.bootstrap, "hosts", partitions=PARTITIONS, config={"retention.ms": "-1"})
-    send(stream.broker.bootstrap, "hosts", requests.records(), {"queue.buffering.max.messages": RECORDS + 1})
+def define(stream: Stream) -> None:
     columns = {"at": "timestamptz", "host": "text", "bytes": "bigint"}
     pipeline = Pipeline(name="hosts", topic="hosts", table="rows", parse="json", settings={"columns": columns})
     log = Topics(Client({"bootstrap.servers": stream.broker.bootstrap}))
@@ -182,6 +181,14 @@ def test_a_stream_is_exact_whatever_is_killed(stream: Stream) -> None:
         max_offsets_per_trigger=EPOCH_OFFSETS,
     )
     stream_ledger.define(stream.engine, definition, utc_now())
+
+
+def test_a_stream_is_exact_whatever_is_killed(stream: Stream) -> None:
+    seed = int(os.environ.get("LOGBUS_SOAK_SEED", "2011"))
+    requests, chance, killed = Requests(seed), random.Random(seed), Counter[str]()
+    create_topic(stream.broker.bootstrap, "hosts", partitions=PARTITIONS, config={"retention.ms": "-1"})
+    send(stream.broker.bootstrap, "hosts", requests.records(), {"queue.buffering.max.messages": RECORDS + 1})
+    define(stream)
     reached = 0
     for _ in range(KILLS):
         reached += chance.randint(0, EPOCHS_BETWEEN_KILLS)
@@ -194,6 +201,19 @@ def test_a_stream_is_exact_whatever_is_killed(stream: Stream) -> None:
     refuse_wrong(stream, requests)
     assert sum(killed.values()) == KILLS
     print(f"{dict(killed)}, {stream.starts} starts, {stream.progress()} epochs")
+
+
+def test_a_driver_whose_jvm_is_killed_while_broker_and_warehouse_are_away_ends(stream: Stream) -> None:
+    create_topic(stream.broker.bootstrap, "hosts", partitions=PARTITIONS)
+    send(stream.broker.bootstrap, "hosts", [{"value": b'{"at": 0, "host": "web-1", "bytes": 1}', "partition": 0}])
+    define(stream)
+    wait_until(lambda: stream.progress() > 0, what="an epoch")
+    (driver,), (jvm,) = stream.processes_of("driver"), stream.processes_of("jvm")
+    stream.broker.kill9()
+    stream.postgres.stop()
+    wait_until(lambda: "trying again" in stream.log.read_text(), what="a driver that waits")
+    jvm.kill()
+    wait_until(lambda: not driver.is_running() or driver.status() == psutil.STATUS_ZOMBIE, what="the driver's end")
 
 
 def is_read(stream: Stream) -> bool:

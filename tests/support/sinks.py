@@ -13,9 +13,8 @@ import pytest
 from logbus.loads.directory import AttemptFile
 from logbus.loads.sinks import MaintenanceOptions, Sink, sink_for
 from logbus.loads.sinks.iceberg import IcebergSink
-from logbus.loads.target import SYSTEM_COLUMNS
 from logbus.model import AuditReport, Pipeline
-from logbus.windows.table_names import quoted
+from logbus.windows.table_names import SYSTEM_COLUMNS, quoted
 
 from tests.support.ledgers import World, stamps
 from tests.support.loads import Loading

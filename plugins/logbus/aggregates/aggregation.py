@@ -333,7 +333,7 @@ class AggregateStep:
             return {}
         parameters = self.statements.values({start for start, _ in expected}, hours)
         present = {
-            (start, at): count for start, at, count in self.connection.execute(self.statements.touched(of_hours=True), parameters)
+            (start, at): count for start, at, count in self.connection.execute(self.statements.touched_of_hours(), parameters)
         }
         return {
             at: f"window {model.instant_text(start)} has {present.get((start, at), 0):,} of {formatting.many(count, 'row')} of it"
@@ -369,19 +369,20 @@ class AggregateStep:
 
 
 def touched_hours(
-    connection: sa.Connection, statements: Statements, loads: Sequence[NewLoad]
+    connection: sa.Connection, statements: Statements, loads: Sequence[NewLoad], hours_max: int = TOUCHED_HOURS_MAX
 ) -> dict[datetime, dict[datetime | None, int]]:
     """By the start of a window how many of its rows fall into which event hour. `EquationMismatch` if a window has others than
     its load brought: then its hours would be wrong as well. One that has none at all was dropped before it was ever counted."""
     counted: dict[datetime, dict[datetime | None, int]] = {load.start: {} for load in loads}
     distinct: set[datetime | None] = set()
-    for start, hour, count in connection.execute(statements.touched(), statements.values(starts=counted)):
+    parameters = {**statements.values(starts=counted), "most": hours_max + 1}
+    for start, hour, count in connection.execute(statements.touched(), parameters):
         counted[start][hour] = count
         distinct.add(hour)
-    if len(distinct) > TOUCHED_HOURS_MAX:
+    if len(distinct) > hours_max:
         raise errors.WrongRequest(
-            f"the rows of {formatting.many(len(loads), 'window')} fall into {len(distinct):,} different hours, more than "
-            f"{TOUCHED_HOURS_MAX:,}: is {statements.aggregate.event_time!r} the time at which something happened?"
+            f"the rows of {formatting.many(len(loads), 'window')} fall into more than {hours_max:,} different hours: is "
+            f"{statements.aggregate.event_time!r} the time at which something happened?"
         )
     for load in loads:
         present = sum(counted[load.start].values())

@@ -80,13 +80,19 @@ class Statements:
         own = {"topic": self.topic, "bucket": self.aggregate.window, "starts": list(starts), "hours": list(hours)}
         return {**own, **self.dialect.parameters}
 
-    def touched(self, *, of_hours: bool = False) -> TextClause:
-        """By window: how many of its rows fall into which event hour (null: they have no event time), or which of the hours."""
-        hour = HOUR_OF.format(self._event_time)
-        among_hours = f"and {hour} = any(cast(:hours as timestamptz[]))" if of_hours else ""
-        return text(
-            f"select _window_start, {hour}, count(*) from {self.source.sql} where _topic = :topic and {OF_WINDOWS} {among_hours} "
-            "group by 1, 2"
+    def touched(self) -> TextClause:
+        """By window how many of its rows fall into which event hour, of the first `most` hours; null: they have no event time."""
+        ranked = f"select touched.*, dense_rank() over (order by hour) as rank from ({self._touched()}) touched"
+        return text(f"select _window_start, hour, row_count from ({ranked}) ranked where rank <= :most")
+
+    def touched_of_hours(self) -> TextClause:
+        """By window: how many of its rows fall into which of the hours."""
+        return text(self._touched(f"{HOUR_OF.format(self._event_time)} = any(cast(:hours as timestamptz[]))"))
+
+    def _touched(self, chosen: str = "true") -> str:
+        return (
+            f"select _window_start, {HOUR_OF.format(self._event_time)} as hour, count(*) as row_count from {self.source.sql} "
+            f"where _topic = :topic and {OF_WINDOWS} and {chosen} group by 1, 2"
         )
 
     def windows_without_rows(self) -> TextClause:

@@ -26,7 +26,7 @@ from logbus.loads.attempts import lock_if_current
 from logbus.loads.commit_checks import LoadedRecords, SealedWindow, other_records, refuse_errors, refuse_mismatch
 from logbus.loads.tally import DEAD_LETTERS, Checksum, Published
 from logbus.windows import rows, schema, sql_errors
-from logbus.windows.table_names import SCHEMA, TableName, leaf_name, quoted
+from logbus.windows.table_names import SCHEMA, WINDOW_COLUMNS, TableName, leaf_name, quoted
 
 # The columns of a dead letter that its task has written.
 STAGED = ", ".join(quoted(column.name) for column in schema.dead_letter.columns if column.name != "run_id")
@@ -45,6 +45,7 @@ SWAP_LOCK_TIMEOUT_MS = 200  # queries that arrive while we wait for a reader que
 
 # The leaf of an hour that was loaded a minute ago is what autovacuum works on. It gives way to a lock, but only to one that has
 # waited for deadlock_timeout, a second by default: a shorter patience would never see it go. No reader waits for this lock.
+# The sink asks for one already while the new rows are sealed (sinks/postgres.py).
 LEAF_LOCK_TIMEOUT_MS = 3_000
 
 
@@ -163,7 +164,8 @@ def attach(connection: Connection, load: SealedWindow, leaf: TableName) -> bool:
         with connection.begin_nested():
             connection.execute(text(f"alter table {load.rows.sql} set schema {quoted(leaf.schema)}"))
             connection.execute(text(f"alter table {moved.sql} rename to {quoted(leaf.name)}"))
-            connection.execute(text(f"alter table {leaf.sql} reset (autovacuum_enabled)"))
+            constants = ", ".join(f"alter {name} drop default" for name in WINDOW_COLUMNS)
+            connection.execute(text(f"alter table {leaf.sql} reset (autovacuum_enabled), {constants}"))
             connection.execute(
                 text(f"alter table {load.target.sql} attach partition {leaf.sql} for values from ('{start}') to ('{end}')")
             )

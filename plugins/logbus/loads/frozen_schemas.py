@@ -17,7 +17,6 @@ from sqlalchemy.dialects.postgresql import insert as insert_if_absent
 
 from logbus import model
 from logbus.loads.commit_checks import SealedWindow
-from logbus.schemas.registry_client import RegistryClient
 from logbus.schemas.schema_book import ImportedSchema, Schema, SchemaBook
 from logbus.schemas.wire_format import reference_of, schema_guid, schema_id
 from logbus.windows import schema
@@ -43,6 +42,8 @@ def _to_schema(row: Any) -> Schema:
 def asking(book: SchemaBook, pipeline: model.Pipeline, settings: Mapping[str, Any]) -> Iterator[SchemaBook]:
     """While this lasts, the book asks the pipeline's registry for what it does not hold. `settings`: the client's, which may have
     the credentials."""
+    from logbus.schemas.registry_client import RegistryClient  # and an HTTP client: of no use to a load without schemas
+
     with RegistryClient(str(pipeline.options.registry), settings) as registry:
         book.ask = registry.fetch
         try:

@@ -26,10 +26,10 @@ from sqlalchemy.exc import DataError, ProgrammingError
 
 from logbus.fingerprint import MODULUS, as_text
 from logbus.formatting import many
-from logbus.loads.target import COLUMN_TYPES, ROWS_OF_WINDOW, SPELLINGS, SYSTEM_COLUMNS, table_columns, window_parameters
+from logbus.loads.target import COLUMN_TYPES, ROWS_OF_WINDOW, SPELLINGS, table_columns, window_parameters
 from logbus.model import FrozenWindow, PartitionTally
 from logbus.windows import schema, sql_errors
-from logbus.windows.table_names import SCHEMA, TableName, quoted
+from logbus.windows.table_names import SCHEMA, SYSTEM_COLUMNS, WINDOW_COLUMNS, TableName, quoted
 
 DEAD_LETTERS = TableName(name=schema.dead_letter.name, schema=SCHEMA)
 
@@ -53,25 +53,36 @@ class Counted:
 
 
 def count(
-    connection: Connection, rows: str | None, dead: str, parameters: Mapping[str, Any] | None = None, *, counted: str = "true"
+    connection: Connection,
+    rows: str | None,
+    dead: str,
+    parameters: Mapping[str, Any] | None = None,
+    *,
+    counted: str = "true",
+    covered: Mapping[str, str] | None = None,
 ) -> Counted:
     """Tallies and time spans by partition, for rows and dead letters together: their offsets must not overlap either. Both are a
     table, and `where` if not all of it is meant; None: the rows are outside the database. Of what is not `counted`, only the
-    number is reported."""
+    number is reported. `covered`: columns of the rows whose checksum is taken in the same scan."""
+    values = "cast(null as bigint)" if covered is None else row_hash(covered)
     in_rows = (
-        f"select _partition part, _offset at, _timestamp stamp, _fingerprint hash, {counted} counts, false is_dead from {rows}"
+        "select _partition part, _offset at, _timestamp stamp, _fingerprint hash, "
+        f"{counted} counts, false is_dead, {values} row_hash from {rows}"
     )
     in_dead = (
-        f'select "partition" part, "offset" at, "timestamp" stamp, fingerprint hash, {counted} counts, true is_dead from {dead}'
+        'select "partition" part, "offset" at, "timestamp" stamp, fingerprint hash, '
+        f"{counted} counts, true is_dead, cast(null as bigint) row_hash from {dead}"
     )
     all_rows = f"({in_dead}) found" if rows is None else f"({in_rows} union all {in_dead}) found"
     query = text(
         f"select part, counts, count(*) filter (where not is_dead) loaded, count(*) filter (where is_dead) dead_lettered, "
         f"min(at) min_offset, max(at) max_offset, sum(hash) fingerprint, sum(hashint8extended(at, {OFFSET_SEED})) offsets_hash, "
-        f"min(stamp) first_stamp, max(stamp) last_stamp from {all_rows} group by part, counts order by part"
+        "min(stamp) first_stamp, max(stamp) last_stamp, sum(row_hash) row_hashes "
+        f"from {all_rows} group by part, counts order by part"
     )
     parts = connection.execute(query, parameters or {}).mappings().all()
     by_part = {row["part"]: row for row in parts if row["counts"]}
+    sums = {part: row["row_hashes"] for part, row in by_part.items() if row["loaded"]}
     return Counted(
         tallies={
             part: PartitionTally(
@@ -87,6 +98,7 @@ def count(
         },
         spans={part: TimeSpan(first=row["first_stamp"], last=row["last_stamp"]) for part, row in by_part.items()},
         others=sum(row["loaded"] + row["dead_lettered"] for row in parts if not row["counts"]),
+        table=None if covered is None else _checksum(connection, sums, covered),
     )
 
 
@@ -144,16 +156,17 @@ def problems(
 # Checksums: of what a load makes public, taken again by each audit.
 
 
-# Fixed by the condition that selects a window's rows, so there is nothing to compare.
-CHOSEN_BY = ("_topic", "_window_start")
-
 HASHED_TYPES = frozenset(SPELLINGS.get(kind, kind) for kind in COLUMN_TYPES)
 
 # The record's partition: sums are kept per partition, so that a difference can be located.
 PARTITION = "_partition"
 
+# The server's own hash of a row is a sum of multiples of its columns' hashes: summed over rows, it does not change if two rows
+# exchange a value. So it is hashed once more, as the seed of another hash: of an integer 32 bits are hashed, a seed keeps its 64.
+MIXED = "hashint8extended(0, {})"
+
 # One value of every type that a column may have, and the encoding in which texts are hashed.
-PROBE = (
+PROBE = MIXED.format(
     "hash_record_extended(row(cast('logbus' as text) collate \"C\", 1, cast(-1 as bigint), cast(0.1 as double precision), true, "
     "cast('2015-05-17 10:05:03.25+00' as timestamptz), cast('{\"a\": [1, null, \"x\"]}' as jsonb), decode('00ff', 'hex'), "
     "cast(current_setting('server_encoding') as text) collate \"C\"), 0)"
@@ -163,14 +176,31 @@ PROBE = (
 DEAD_LETTER_COLUMNS = ("partition", "offset", "timestamp", "key", "value", "headers", "fingerprint")
 
 
-def _is_hashed(kind: str) -> bool:
-    return kind in HASHED_TYPES or kind.startswith("numeric(")  # a schema's own precision and scale
-
-
 def covered_columns(present: Mapping[str, str], filled: Mapping[str, str] | None) -> dict[str, str]:
     """The columns that the checksum covers, with their types: those `filled` by the load, or all that a load could fill."""
     names = present if filled is None else [name for name in (*SYSTEM_COLUMNS, *filled) if name in present]
-    return {name: present[name] for name in names if name not in CHOSEN_BY and _is_hashed(present[name])}
+    return {
+        name: kind
+        for name, kind in ((name, present[name]) for name in names)
+        if name not in WINDOW_COLUMNS  # fixed by the condition that selects the window's rows: there is nothing to compare
+        and (kind in HASHED_TYPES or kind.startswith("numeric("))  # a schema's own precision and scale
+    }
+
+
+def row_hash(columns: Mapping[str, str]) -> str:
+    """An expression: 64 bits of a row's values. They are cast, in case the table has other types, and hashed in the order of the
+    columns' names, whatever their order in the table."""
+    # Texts are compared byte by byte, whatever the column's collation treats as equal.
+    collations = {"text": ' collate "C"'}
+    casts = [f"cast({quoted(name)} as {kind}){collations.get(kind, '')}" for name, kind in sorted(columns.items())]
+    return MIXED.format(f"hash_record_extended(row({', '.join(casts)}), 0)")
+
+
+def _checksum(connection: Connection, sums: Mapping[int, Any], columns: Mapping[str, str]) -> Checksum:
+    """From the sums of row hashes, by partition."""
+    probe = connection.execute(text(f"select {PROBE}")).scalar_one()
+    totals = {str(part): as_text(int(total) % MODULUS) for part, total in sorted(sums.items())}
+    return Checksum(sums=totals, probe=as_text(probe), columns=dict(columns))
 
 
 def checksum_of(
@@ -181,21 +211,10 @@ def checksum_of(
     parameters: Mapping[str, Any] | None = None,
     partition: str = PARTITION,
 ) -> Checksum:
-    """The checksum of the rows for which the condition holds. The values are cast, in case the table has other types, and hashed
-    in the order of the columns' names, whatever their order in the table."""
-    # Texts are compared byte by byte, whatever the column's collation treats as equal.
-    collations = {"text": ' collate "C"'}
-    casts = [f"cast({quoted(name)} as {kind}){collations.get(kind, '')}" for name, kind in sorted(columns.items())]
-    part = quoted(partition)
-    # The server's own hash of a row is a sum of multiples of its columns' hashes: summed over rows, it does not change if two
-    # rows exchange a value. So it is hashed once more, as text: the hash of an integer would keep only 32 bits.
-    row_hash = f'hashtextextended(cast(hash_record_extended(row({", ".join(casts)}), 0) as text) collate "C", 0)'
-    query = text(f"select {part} part, sum({row_hash}) total from {table.sql} where {condition} group by 1 order by 1")
-    rows = connection.execute(query, parameters or {}).all()
-    probe = connection.execute(text(f"select {PROBE}")).scalar_one()
-    return Checksum(
-        sums={str(row.part): as_text(int(row.total) % MODULUS) for row in rows}, probe=as_text(probe), columns=dict(columns)
-    )
+    """The checksum of the rows for which the condition holds."""
+    query = text(f"select sum({row_hash(columns)}) total, {quoted(partition)} part from {table.sql} where {condition} group by 2")
+    sums = {row.part: row.total for row in connection.execute(query, parameters or {})}
+    return _checksum(connection, sums, columns)
 
 
 def checksum_of_dead_letters(connection: Connection, window_id: int) -> Checksum:

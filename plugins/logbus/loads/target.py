@@ -18,17 +18,6 @@ from sqlalchemy.exc import IntegrityError
 from logbus import errors, model, pipeline_settings
 from logbus.windows.table_names import TableName, identifier, leaf_name, quoted
 
-SYSTEM_COLUMNS: Mapping[str, str] = {
-    "_topic": "text not null",
-    "_partition": "integer not null",
-    "_offset": "bigint not null",
-    "_timestamp": "timestamptz",
-    "_key": "bytea",  # keys are bytes; convert_from(_key, 'UTF8') shows one that is text
-    "_headers": "jsonb",  # [[name, content], ...] as sent, null where there are none; content that is not text: {"base64": ...}
-    "_window_start": "timestamptz not null",
-    "_fingerprint": "bigint not null",
-}
-
 # A window's public rows, in whichever leaves; `window_parameters` returns the parameters.
 ROWS_OF_WINDOW = "_window_start = :start and _topic = :topic"
 

@@ -74,7 +74,10 @@ def _objects(values: Sequence[bytes]) -> list[dict[str, Any]] | None:
         rows = list(map(orjson.loads, values))
     except orjson.JSONDecodeError:
         return None
-    return None if set(map(type, rows)) != {dict} or json_records.ESCAPED_NUL in b" ".join(values) else rows
+    sources = b" ".join(values)
+    # One byte is searched forty times as fast as several, and most objects have no escapes at all.
+    escapes_nul = b"\\" in sources and json_records.ESCAPED_NUL in sources
+    return None if escapes_nul or set(map(type, rows)) != {dict} else rows
 
 
 # What Arrow and the converters raise for a value that is not of the requested type.

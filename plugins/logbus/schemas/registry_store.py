@@ -9,6 +9,11 @@ record whose fate is unknown (no acknowledgement in time) may still arrive; befo
 voids it if it comes after. Void records of a replaced writer are repaired by the next one, at its start and before each write.
 
 A kill at any moment leaves a record that is in the log or is not: nothing else is kept.
+
+A log may be cut: an unclean election, or a broker that was restored from a copy. The client notices that its offset or its epoch
+is not of this log any more, and goes on where the two part, or at the first record; so an offset that goes backwards is how it
+shows here. Then everything is read anew, look-ups wait for it, and the registry has the pen no more than one that has just
+started. Ids that it has given out to what is gone are not given out again: records may name them.
 """
 
 from __future__ import annotations
@@ -64,6 +69,7 @@ class RegistryStore:
         self._on_failure = on_failure
         self._state = RegistryState()
         self._position = 0
+        self._is_whole = False  # whether the end was reached since the reading began, for the last time after a cut
         self._read = threading.Condition()  # of state and position
         self._pen = threading.Lock()
         self._number = NOBODY  # of our last fence
@@ -114,39 +120,49 @@ class RegistryStore:
     def reading(self) -> Iterator[RegistryState]:
         """The state, which does not change meanwhile: for a few look-ups, not for waiting."""
         with self._read:
+            if not self._read.wait_for(lambda: self._is_whole or self.failure is not None, timeout=WRITE_SECONDS_MAX):
+                self._refuse_as_cut()
             yield self._state
 
     def _read_on(self) -> None:
         try:
-            consumer = self.client.consumer(CONSUMER_SETTINGS)
-            try:
-                consumer.assign([TopicPartition(self.topic, PARTITION, 0)])
-                self._follow(consumer)
-            finally:
-                consumer.close()
+            while not self._ending.is_set():
+                consumer = self.client.consumer(CONSUMER_SETTINGS)
+                try:
+                    consumer.assign([TopicPartition(self.topic, PARTITION, 0)])
+                    self._follow(consumer)
+                finally:
+                    consumer.close()
         except Exception as error:
             logger.exception("reading %s has ended", self.topic)
             self._fail(f"reading it has ended: {error}")
 
     def _follow(self, consumer: Consumer) -> None:
-        while not self._ending.is_set():
+        """Until the end, or until the log was cut."""
+        goes_on = True
+        while goes_on and not self._ending.is_set():
             # The client waits for as many as it is asked for: a writer waits for one.
             messages = consumer.consume(1, timeout=CALL_SECONDS_MAX)
             if messages:
                 messages += consumer.consume(RECORDS_PER_CALL, timeout=0)
                 with self._read:
-                    for message in messages:
-                        self._take(message)
+                    goes_on = all(self._take(message) for message in messages)
                     self._read.notify_all()
 
-    def _take(self, message: Message) -> None:
+    def _take(self, message: Message) -> bool:
+        """False if what was read before it is not in the log any more."""
+        offset = int(message.offset() or 0)
         if (error := message.error()) is not None:
             if error.code() == KafkaError._PARTITION_EOF:  # compaction may have taken what was last
-                self._position = max(self._position, int(message.offset() or 0))
+                if offset < self._position:
+                    return self._begin_again(offset)
+                self._position, self._is_whole = offset, True
             elif error.fatal() or error.code() in FINAL:
                 raise self.client.explain(error, self.topic, needs="Read")
-            return
-        offset, headers = int(message.offset() or 0), {name: value or b"" for name, value in fingerprint.headers_of(message)}
+            return True
+        if offset < self._position:
+            return self._begin_again(offset)
+        headers = {name: value or b"" for name, value in fingerprint.headers_of(message)}
         try:
             counts = self._state.apply(offset, message.key(), message.value(), headers)
         except (UnreadableRecord, ValueError) as error:
@@ -157,6 +173,16 @@ class RegistryStore:
         if headers.get(WRITER) == str(self._number).encode():
             self._counted[offset] = counts
         self._position = offset + 1
+        return True
+
+    def _begin_again(self, offset: int) -> bool:
+        cut = "%s was read up to offset %d, and goes on at %d: records of it were lost, and it is read again"
+        logger.warning(cut, self.topic, self._position, offset)
+        highest_id, self._state = self._state.highest_id, RegistryState()
+        self._state.highest_id = highest_id
+        self._position, self._is_whole, self._number, self._needs_fence = 0, False, NOBODY, True
+        self._counted.clear()
+        return False
 
     def _fail(self, reason: str) -> None:
         with self._read:
@@ -165,11 +191,17 @@ class RegistryStore:
         self._on_failure()
 
     def _wait_for(self, position: int, seconds: float) -> None:
-        """Until everything before the position is read."""
+        """Until everything before the position is read. A topic that is cut meanwhile may never have it."""
         with self._read:
-            is_there = self._read.wait_for(lambda: self._position >= position or self.failure is not None, timeout=seconds)
+            state = self._state
+            is_there = self._read.wait_for(
+                lambda: self._position >= position or self.failure is not None or self._state is not state, timeout=seconds
+            )
+            is_cut = self._state is not state
         if self.failure is not None:
             raise RegistryRefusal(STORE_FAILED, topic=self.topic, details=self.failure)
+        if is_cut:
+            self._refuse_as_cut()
         if not is_there:
             raise RegistryRefusal(STORE_SLOW, topic=self.topic, details=f"its end was not read within {seconds:.0f} s")
 
@@ -217,6 +249,10 @@ class RegistryStore:
         details = f"another registry began to write, at offset {number}; restart this one to take over again"
         raise RegistryRefusal(NOT_THE_WRITER, topic=self.topic, details=details)
 
+    def _refuse_as_cut(self) -> None:
+        details = "records of it were lost, in an unclean election or a broker's restoration, and it is read again; try again"
+        raise RegistryRefusal(STORE_SLOW, topic=self.topic, details=details)
+
     def _fence(self) -> None:
         with self._read:
             entry = self._state.noop()
@@ -232,13 +268,17 @@ class RegistryStore:
 
     def _write(self, entries: Sequence[Entry]) -> None:
         with self._read:
-            repairs = self._state.repairs()
+            repairs, number = self._state.repairs(), self._number
+        if number == NOBODY:
+            self._refuse_as_cut()
         if not repairs and not entries:
             return
-        offsets = self._produce([*repairs, *entries], (WRITER, str(self._number).encode()))
+        offsets = self._produce([*repairs, *entries], (WRITER, str(number).encode()))
         self._wait_for(offsets[-1] + 1, WRITE_SECONDS_MAX)
         with self._read:
-            counted = [self._counted.pop(offset, False) for offset in offsets]
+            counted, is_cut = [self._counted.pop(offset, False) for offset in offsets], self._number != number
+        if is_cut:
+            self._refuse_as_cut()
         if not all(counted):
             self._refuse_as_replaced()
 

@@ -211,14 +211,13 @@ def decimal_total(values: Sequence[float | str | None]) -> str | None:
     return str(reduce(EXACTLY.add, decimals)) if decimals else None
 
 
-ALL_BUT_THE_SIGN = pa.scalar(2**63 - 1, pa.int64())
-NAN = pa.scalar(math.nan)
+ALL_BUT_THE_SIGN = 2**63 - 1
 
 
 def ordered(doubles: Any) -> pa.Array:
     """Doubles as integers in PostgreSQL's order: the bits of one, where those of a negative one are turned round."""
     values = doubles.combine_chunks() if isinstance(doubles, pa.ChunkedArray) else doubles
-    plain = pc.if_else(pc.is_nan(values), NAN, pc.add(values, 0.0))  # one NaN, and no zero below zero
+    plain = pc.if_else(pc.is_nan(values), math.nan, pc.add(values, 0.0))  # one NaN, and no zero below zero
     return _turned(plain.view(pa.int64()))
 
 

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 EPOCHS_KEPT = 1_000  # half an hour of them at full speed: rates and lag look no further back
 WINDOWS_AT_ONCE = 10  # that are looked at from the newest one back; usually the first few are enough
 NAMED_MAX = 5  # hours that an error names
+# Rows that one repair brings: they go through the driver's memory, where one of ten columns takes 1.7 KB.
+REPAIR_ROWS_MAX = 1_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -202,6 +204,21 @@ def repair_in(connection: sa.Connection, row: Mapping[Any, Any]) -> Repair | Non
             return repair
         hours |= repair.hours
     return None
+
+
+def refuse_large(engine: sa.Engine, name: str, repair: Repair, rows_max: int = REPAIR_ROWS_MAX) -> None:
+    """`WrongRequest` if it replaces more than `rows_max` rows: what it brings is about as much."""
+    with engine.connect() as connection:
+        row = row_of(connection, name)
+        count, hours = arrival_table(of_ledger(row), row["columns"]).row_count(), sorted(repair.hours)
+        is_large = connection.execute(count, {"hours": hours, "most": rows_max + 1}).scalar_one() > rows_max
+    if is_large:
+        named = [model.instant_text(hour) for hour in hours]
+        raise errors.WrongRequest(
+            f"windows of {several(named, NAMED_MAX)} were frozen otherwise than stream {name} foresaw, and their more than "
+            f"{rows_max:,} rows are too many to replace at once: `logbus stream reset {name} --since {named[0]} --execute` "
+            "forgets what arrived from then on, and the stream counts it again epoch by epoch"
+        )
 
 
 def replace_hours(engine: sa.Engine, ownership: Ownership, repair: Repair, epoch: Epoch, now: datetime) -> Ownership:

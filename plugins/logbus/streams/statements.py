@@ -185,6 +185,9 @@ class ArrivalTable:
         """Of these `hours`, and of all from `since` on; null: of no others."""
         return deletion_of_hours(self._table)
 
+    def row_count(self) -> TextClause:
+        return rows_of_hours(self._table)
+
     def differences(self, computed: str | None) -> TextClause:
         """The rows that only the stream has of an hour, or only what is computed; None: nothing is."""
         stored = f"select {self._listed} from {self._table} where {OF_HOUR}"
@@ -212,6 +215,13 @@ def rows_of_windows(source: TableName) -> TextClause:
 def deletion_of_hours(table: str) -> TextClause:
     is_chosen = f"{ARRIVED_HOUR} = any(cast(:hours as timestamptz[])) or {ARRIVED_HOUR} >= cast(:since as timestamptz)"
     return text(f"delete from {table} where {is_chosen}")
+
+
+def rows_of_hours(table: str) -> TextClause:
+    """How many there are of the `hours`, counted to `most`."""
+    return text(
+        f"select count(*) from (select from {table} where {ARRIVED_HOUR} = any(cast(:hours as timestamptz[])) limit :most) h"
+    )
 
 
 def drops(view: str) -> list[TextClause]:

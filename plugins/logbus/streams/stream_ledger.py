@@ -28,7 +28,7 @@ from logbus.streams.tail import LoadedRows
 from logbus.windows import registration, rows, schema, sql_errors
 from logbus.windows.chain import Chain
 from logbus.windows.migrations import create_schema
-from logbus.windows.table_names import identifier, parse_table
+from logbus.windows.table_names import SYSTEM_COLUMNS, identifier, parse_table
 
 NAMED_MAX = 5  # hours that an error names
 
@@ -183,7 +183,7 @@ def columns_of(pipeline: model.Pipeline) -> dict[str, str]:
     """The columns of a pipeline's rows, name to type, before there is a table; a pipeline that infers comes with those that are
     known by now."""
     parser = parser_for(pipeline.parse, pipeline.settings)
-    system = {name: kind.removesuffix(" not null") for name, kind in target.SYSTEM_COLUMNS.items()}
+    system = {name: kind.removesuffix(" not null") for name, kind in SYSTEM_COLUMNS.items()}
     return {**system, **pipeline.options.columns, **parser.columns}
 
 

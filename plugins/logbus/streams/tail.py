@@ -23,7 +23,7 @@ from logbus import errors, expressions
 from logbus.aggregates.statements import OF_WINDOWS, only_in_one
 from logbus.parsing.batches import TIMESTAMP, arrow_type
 from logbus.streams.definition import ARRIVED_HOUR, ORIGIN, LiveRows
-from logbus.streams.statements import OF_HOUR, LoadedTable, deletion_of_hours, drops, rows_of_windows
+from logbus.streams.statements import OF_HOUR, LoadedTable, deletion_of_hours, drops, rows_of_hours, rows_of_windows
 from logbus.windows.table_names import TableName, by_arrival, parse_table, quoted
 
 JSONB = "jsonb"
@@ -143,6 +143,9 @@ class Tail:
     def delete_hours(self) -> TextClause:
         """Of these `hours`, and of all from `since` on; null: of no others."""
         return deletion_of_hours(self._table)
+
+    def row_count(self) -> TextClause:
+        return rows_of_hours(self._table)
 
     def differences(self, computed: str | None) -> TextClause:
         """The rows that only the stream has of an hour, or only the load; None: nothing is loaded."""

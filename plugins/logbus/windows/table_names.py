@@ -1,4 +1,5 @@
-"""Table names: their schemas, and parsing. Without SQLAlchemy: Spark workers need them too.
+"""Names of tables, their schemas and parsing, and of columns in front of a parser's. Without SQLAlchemy: Spark workers need them
+too.
 
 A name is taken as it is written, case included, because statements always quote it; so `T` and `t` are two tables in PostgreSQL.
 Only the schema may be omitted: `t` is `public.t`, and the ledger stores the shorter form.
@@ -7,6 +8,7 @@ Only the schema may be omitted: `t` is `public.t`, and the ledger stores the sho
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import NamedTuple
@@ -18,7 +20,19 @@ SCHEMA = "logbus"
 STAGING_SCHEMA = "logbus_staging"  # tables of running attempts; everything in it may be dropped with its attempt
 LEAF_SCHEMA = "logbus_leaf"  # partitions of target tables, kept out of the user's own schemas
 
-TASK_COLUMN = "_task"  # in staging: the Spark task attempt that wrote the row
+WINDOW_COLUMNS = ("_topic", "_window_start")  # the same in all rows of a window: defaults of the table that they are staged in
+
+# Where a row of a target comes from, in front of the parser's columns.
+SYSTEM_COLUMNS: Mapping[str, str] = {
+    "_topic": "text not null",
+    "_partition": "integer not null",
+    "_offset": "bigint not null",
+    "_timestamp": "timestamptz",
+    "_key": "bytea",  # keys are bytes; convert_from(_key, 'UTF8') shows one that is text
+    "_headers": "jsonb",  # [[name, content], ...] as sent, null where there are none; content that is not text: {"base64": ...}
+    "_window_start": "timestamptz not null",
+    "_fingerprint": "bigint not null",
+}
 
 SCHEMA_DEFAULT = "public"
 

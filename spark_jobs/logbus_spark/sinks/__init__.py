@@ -5,6 +5,6 @@ for another sink's libraries. `PostgresTaskSink(job, schema, task)` is the `Task
 attempt; `schema` is that of the parser's columns.
 
 A sink is a context manager. Everything a task writes is one unit of work: it counts if the sink is exited without an error, and
-leaves nothing that counts otherwise. Spark may run a task twice, so what a task writes is tagged with the task attempt; the
-driver takes what the winners wrote.
+leaves nothing that counts otherwise. Spark may run a task twice, so what a task writes carries a mark of its own (the number of
+the transaction, the names of the files), which the task reports; the driver takes what the winners wrote.
 """

@@ -28,7 +28,7 @@ from logbus_spark.sinks.postgres import BUFFERED_BYTES_MAX, BUFFERED_ROWS_MAX, P
 
 COMPRESSION = "zstd"
 
-# Never null (logbus.loads.target.SYSTEM_COLUMNS): a table with required columns refuses a file in which they may be null.
+# Never null (logbus.windows.table_names.SYSTEM_COLUMNS): a table with required columns refuses a file in which they may be null.
 REQUIRED = ("_topic", "_partition", "_offset", "_window_start", "_fingerprint")
 
 
@@ -60,6 +60,10 @@ class DeadLetters:
             self._is_connected = True
         self._sink.write_dead_letters(window, rows)
 
+    @property
+    def transaction(self) -> str | None:
+        return self._sink.transaction
+
     def end(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         """Commits, or rolls back what was written if there is an error."""
         if self._is_connected:
@@ -90,6 +94,11 @@ class IcebergTaskSink:
         self._windows: dict[int, StagedWindow] = {}
         self._open: dict[int, TaskFile] = {}
         self.files: dict[int, tuple[str, ...]] = {}
+
+    @property
+    def transaction(self) -> str | None:
+        """Of the dead letters: what counts among the rows are the files that are reported."""
+        return self._dead_letters.transaction
 
     def __enter__(self) -> IcebergTaskSink:
         return self

@@ -2,7 +2,10 @@
 
 ADBC's COPY was the fastest measured way into PostgreSQL; the low-level interface is used because the other one imports pandas,
 which costs each worker a second. Everything a task writes is one transaction: all of it is stored if the task succeeds, and
-nothing otherwise. Each row carries the task attempt that wrote it (`_task`), so a task that Spark runs twice counts once.
+nothing otherwise. The task reports its number, which the server keeps with each row (`xmin`): a task that Spark runs twice counts
+once.
+
+Only what differs is copied: the window's columns are defaults of its table, and a column without any value has no default there.
 """
 
 from __future__ import annotations
@@ -15,18 +18,20 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from adbc_driver_manager import AdbcConnection, AdbcStatement, StatementOptions
 from logbus.parsing.batches import is_json
-from logbus.windows.table_names import STAGING_SCHEMA, TASK_COLUMN
+from logbus.windows.table_names import STAGING_SCHEMA, WINDOW_COLUMNS
 
 from logbus_spark.job import StagedWindow, TaskJob
 
 # PostgreSQL's binary form of jsonb is its text after one version byte; COPY accepts that as it is.
-JSONB_VERSION = pa.scalar(b"\x01", pa.binary())
-NOTHING = pa.scalar(b"", pa.binary())
+JSONB_VERSION, NOTHING = b"\x01", b""
 
 APPEND = {
     StatementOptions.INGEST_MODE.value: "adbc.ingest.mode.append",
     StatementOptions.INGEST_TARGET_DB_SCHEMA.value: STAGING_SCHEMA,
 }
+
+# The 32 bits of it that rows have; null if nothing was written.
+TRANSACTION = "select cast(cast(pg_current_xact_id_if_assigned() as xid) as text)"
 
 # Rows buffered to be written together, over all windows, here and for Iceberg: COPY's own cost becomes small, a row group of a
 # few megabytes reads well, and a worker's memory stays bounded.
@@ -41,7 +46,7 @@ class PostgresTaskSink:
 
     def __init__(self, job: TaskJob, schema: pa.Schema, task: int) -> None:
         self._uri: str = job.sink_options["uri"]  # a libpq URI, and a secret
-        self._task = pa.scalar(task, pa.int64())
+        self.transaction: str | None = None
         self._waiting: dict[str, list[pa.RecordBatch]] = {}
         self._rows = 0
         self._bytes = 0
@@ -56,6 +61,10 @@ class PostgresTaskSink:
         try:
             if kind is None:
                 self.flush()
+                with AdbcStatement(self._connection) as statement:
+                    statement.set_sql_query(TRANSACTION)
+                    stream, _ = statement.execute_query()
+                    self.transaction = pa.RecordBatchReader.from_stream(stream).read_all()[0][0].as_py()
                 self._connection.commit()
             else:
                 self._connection.rollback()
@@ -79,14 +88,15 @@ class PostgresTaskSink:
     def flush(self) -> None:
         """Appends the buffered rows, one COPY per table; they become visible with the commit."""
         for table, batches in self._waiting.items():
-            tagged = []  # as COPY takes them: JSON in PostgreSQL's form, and the task attempt as the last column
-            for batch in batches:
-                columns = dict(zip(batch.schema.names, batch.columns, strict=True))
-                for name in [field.name for field in batch.schema if is_json(field)]:
-                    columns[name] = pc.binary_join_element_wise(JSONB_VERSION, columns[name].cast(pa.binary()), NOTHING)
-                tagged.append(pa.RecordBatch.from_pydict({**columns, TASK_COLUMN: pa.repeat(self._task, batch.num_rows)}))
+            rows, copied = pa.Table.from_batches(batches), {}
+            for field, column in zip(rows.schema, rows.columns, strict=True):
+                if field.name in WINDOW_COLUMNS or column.null_count == len(column):
+                    continue
+                if is_json(field):
+                    column = pc.binary_join_element_wise(JSONB_VERSION, column.cast(pa.binary()), NOTHING)
+                copied[field.name] = column
             with AdbcStatement(self._connection) as statement:
                 statement.set_options(**APPEND, **{StatementOptions.INGEST_TARGET_TABLE.value: table})
-                statement.bind_stream(pa.RecordBatchReader.from_batches(tagged[0].schema, tagged))
+                statement.bind_stream(pa.table(copied).to_reader())
                 statement.execute_update()
         self._waiting, self._rows, self._bytes = {}, 0, 0

@@ -13,10 +13,10 @@ import pytest
 from logbus.errors import AttemptSuperseded, EquationMismatch, OtherRecords, PipelineConflict, UserError
 from logbus.loads.rebuild import rebuild
 from logbus.loads.tally import WITHOUT_CHECKSUM
-from logbus.loads.target import SYSTEM_COLUMNS
 from logbus.model import FrozenWindow, WindowState
 from logbus.parsing import Parser, Unparsable
 from logbus.waiting import PATIENCE_SECONDS
+from logbus.windows.table_names import SYSTEM_COLUMNS
 
 from tests.support.ledgers import NOW, at
 from tests.support.sinks import HOUR_ELEVEN, HOUR_TEN, Bench, audit

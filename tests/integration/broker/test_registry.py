@@ -27,7 +27,7 @@ from confluent_kafka.schema_registry.json_schema import JSONDeserializer, JSONSe
 from confluent_kafka.schema_registry.protobuf import ProtobufDeserializer, ProtobufSerializer
 from confluent_kafka.serialization import MessageField, SerializationContext
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
-from logbus.waiting import PATIENCE_SECONDS
+from logbus.waiting import PATIENCE_SECONDS, wait_until
 
 from benchmarks.peers.java import FAST_START
 from benchmarks.peers.maven import Jars, Missing, java, javac
@@ -36,6 +36,7 @@ from tests.support.broker import AnyBroker
 from tests.support.jvm_session import PROGRAMS
 from tests.support.programs import built
 from tests.support.registries import running_registry
+from tests.support.restoring import RestorableBroker, restorable  # noqa: F401
 from tests.support.topics import read_partition
 
 NAME = '{"type":"record","name":"User","fields":[{"name":"name","type":"string"}]}'
@@ -166,6 +167,25 @@ def test_of_two_registries_the_one_that_wrote_last_writes(broker: AnyBroker, tmp
         refused(50004, first.register_schema, "c", Schema('"float"', "AVRO"))
         assert second.register_schema("d", Schema('"int"', "AVRO")) == 1
         assert first.get_schema(2).schema_str == '"long"'
+
+
+def test_a_topic_that_was_cut_is_read_again_and_no_id_is_given_out_twice(
+    restorable: RestorableBroker,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    fixed = [Schema(json.dumps({"type": "fixed", "name": "F", "size": 1 + n}), "AVRO") for n in range(4)]
+    with running_registry(tmp_path, restorable.server.bootstrap) as (_, url):
+        with SchemaRegistryClient({"url": url}) as client:
+            assert client.register_schema("kept", fixed[0]) == 1
+            restorable.back_up()
+            assert wait_until(lambda: client.register_schema("lost", fixed[1]), what="a write", not_yet=SchemaRegistryError) == 2
+            restorable.restore()
+        with SchemaRegistryClient({"url": url, "max.retries": 0}) as client:
+            wait_until(lambda: client.get_subjects() == ["kept"], what="what is left", not_yet=SchemaRegistryError)
+            refused(40401, client.get_versions, "lost")
+            assert wait_until(lambda: client.register_schema("next", fixed[2]), what="a write", not_yet=SchemaRegistryError) == 3
+            assert client.register_schema("lost", fixed[1]) == 4
+            assert client.get_subjects() == ["kept", "lost", "next"]
 
 
 def test_the_topic_is_in_confluents_layout(broker: AnyBroker, client: SchemaRegistryClient) -> None:

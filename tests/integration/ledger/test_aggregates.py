@@ -11,11 +11,20 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
-from logbus.aggregates.aggregation import Aggregated, begin, bring_up_to_date, define, take_step
+from logbus.aggregates.aggregation import (
+    Aggregated,
+    begin,
+    bring_up_to_date,
+    define,
+    new_loads,
+    statements_of,
+    take_step,
+    touched_hours,
+)
 from logbus.aggregates.definition import Aggregate, define_aggregate
 from logbus.aggregates.listing import drop, hours_of, status_of
 from logbus.aggregates.proof import DIFFERENCES_MAX, AggregateProof, prove_span, prove_unaudited
-from logbus.errors import AggregateUnknown, AttemptSuperseded, EquationMismatch, PipelineConflict, UserError
+from logbus.errors import AggregateUnknown, AttemptSuperseded, EquationMismatch, PipelineConflict, UserError, WrongRequest
 from logbus.exit_codes import ExitCode
 from logbus.loads.redrive import Redrive
 from logbus.model import HOUR, instant_text
@@ -390,6 +399,24 @@ def test_rows_that_the_load_did_not_bring_are_refused(lines: EventLines) -> None
     with pytest.raises(EquationMismatch, match="has 80 rows, and its load brought 81"):
         aggregate(lines)
     assert status_of_it(lines).newest == "failed"
+
+
+def test_no_more_hours_are_fetched_than_a_step_may_have(lines: EventLines) -> None:
+    """Times that are no times would fill the memory before they are refused."""
+    lines.load(*range(8))
+    engine = lines.world.ledger.engine
+    define(engine, PER_MINUTE, NOW)
+    touched = len({line.time and at(0) + (line.time - at(0)) // HOUR * HOUR for line in lines.lines})
+    fetched: list[int] = []
+    with engine.connect() as connection:
+        event.listen(connection, "after_cursor_execute", lambda _, cursor, *others: fetched.append(cursor.rowcount))
+        statements, loads = statements_of(connection, PER_MINUTE), new_loads(connection, PER_MINUTE)
+        assert statements is not None
+        assert len(touched_hours(connection, statements, loads, hours_max=touched)) == 8
+        everything = fetched[-1]
+        with pytest.raises(WrongRequest, match="of 8 windows fall into more than 2 different hours: is 'time' the time"):
+            touched_hours(connection, statements, loads, hours_max=2)
+        assert 3 <= fetched[-1] < everything
 
 
 def test_before_the_first_load_there_is_nothing_to_do_and_no_table(lines: EventLines) -> None:

@@ -16,11 +16,10 @@ from logbus import errors
 from logbus.aggregates.definition import WINDOW_START, Aggregate
 from logbus.aggregates.statements import Statements
 from logbus.expressions import FUNCTIONS, KEY_TYPES, Measure
-from logbus.loads.target import SYSTEM_COLUMNS
 from logbus.parsing.batches import arrow_type
 from logbus.streams.arrow_aggregation import Aggregator
 from logbus.streams.definition import ARRIVED_HOUR
-from logbus.windows.table_names import parse_table
+from logbus.windows.table_names import SYSTEM_COLUMNS, parse_table
 from sqlalchemy import Connection, text
 
 from tests.support.ledgers import World

@@ -63,6 +63,28 @@ def test_records_that_do_not_parse_are_kept_with_the_reason_and_their_bytes(worl
     assert found == [(0, 1, b"\xff", "NotUtf8", [["host", "web-1"]]), (1, 1, b"\xff", "NotUtf8", [["host", "web-1"]])]
 
 
+def test_staged_rows_that_a_vacuum_freezes_are_still_those_of_their_tasks(world: World, start: Start) -> None:
+    loading = start().begin().create().run_task(1, [(0, 0), (0, 1)])
+    with psycopg.connect(libpq_uri(world.url), autocommit=True) as connection:
+        connection.execute(f"vacuum (freeze) logbus_staging.{loading.attempt.staging_table}")
+    assert loading.run_task(2, [(0, 2), (1, 0), (1, 1)]).commit().loaded == 5
+
+
+def test_null_is_loaded_as_null_whatever_the_default_of_the_users_column(world: World) -> None:
+    """COPY leaves out columns without a value."""
+    world.fill(10, 10.2, 11, 11.5)
+    world.register(parse="json", settings={"columns": {"a": "text", "b": "jsonb"}})
+    Loading.of(world, 10).load(b'{"a": "x"}')
+    world.execute("alter table t alter a set default 'mine', alter b set default '[]', alter _topic set default 'mine'")
+    Loading.of(world, 11).load(b"{}")
+    assert world.rows("select distinct _topic, _window_start, a, b from t order by 2") == [
+        ("t", at(10), "x", None),
+        ("t", at(11), None, None),
+    ]
+    leaf = "select distinct column_default from information_schema.columns where table_name = 't_201505171100'"
+    assert world.rows(leaf) == [(None,)]
+
+
 def test_nothing_is_left_in_staging_after_a_commit(world: World, start: Start) -> None:
     start().load()
     start().load()

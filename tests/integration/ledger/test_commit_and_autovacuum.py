@@ -12,7 +12,7 @@ from logbus.loads.engine import connect
 from logbus.waiting import wait_until
 from logbus.windows.migrations import create_ledger
 
-from tests.support.ledgers import World
+from tests.support.ledgers import NOW, World
 from tests.support.loads import Loading
 from tests.support.postgres import FAST
 
@@ -40,9 +40,13 @@ def test_a_large_reload_replaces_the_leaf_that_autovacuum_works_on(world: World,
     Loading.of(world, 10).load()
     before = world.one(f"select '{LEAF}'::regclass::oid")
     world.execute("insert into t select t.* from t, generate_series(1, 20000)", f"alter table {LEAF} set ({SLOW})")
-    at_work = f"select exists(select from pg_stat_activity where query like 'autovacuum: %{LEAF}%')"
-    wait_until(lambda: world.one(at_work), what="autovacuum", poll_seconds=0.05)
-    Loading.of(world, 10).load()
+    at_work = f"select pid from pg_stat_activity where query like 'autovacuum: %{LEAF}%'"
+    ((worker,),) = wait_until(lambda: world.rows(at_work), what="autovacuum", poll_seconds=0.05)
+    again = Loading.of(world, 10).begin().create().run_task(1)
+    sealed = again.seal()
+    locks = f"select count(*) from pg_locks where pid = {worker} and relation = '{LEAF}'::regclass"
+    assert world.one(locks) == 0, "the commit would wait for it"
+    again.sink.commit(sealed, NOW)
     assert world.one(f"select '{LEAF}'::regclass::oid") != before
     assert world.one("select count(*) from t") == 2
 

@@ -4,7 +4,7 @@ is what the log holds, and its epochs tile the log."""
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -135,6 +135,47 @@ def test_what_was_committed_for_another_hour_than_freezing_decides_is_repaired(w
     assert (done.epochs, done.repairs) == (0, 1)
     assert stream.hours() == {(0, 5): 10, (5, 9): 11, (9, 11): 13, (11, 14): 14}
     refuse_wrong(stream)
+
+
+def test_a_repair_of_more_rows_than_memory_is_meant_for_is_refused_and_the_error_says_what_to_type(
+    world: World, run: Callable[..., Any]
+) -> None:
+    world.fill(*ARRIVALS[:11], freeze=[10, 11])
+    stream = StreamWorld(world)
+    stream.define(since=at(10), max_offsets_per_trigger=1)
+
+    def append_and_run() -> None:
+        world.log.append("t", *stamps(*ARRIVALS[11:]))
+        stream.driver().run(once=True)
+
+    world.log.before("start_offsets", append_and_run)
+    world.freeze(13)
+    driver = stream.driver()
+    driver.repair_rows_max = 1
+    with pytest.raises(errors.WrongRequest, match="more than 1 rows are too many to replace at once") as refusal:
+        driver.run(once=True)
+    command = str(refusal.value).split("`")[1].split()
+    run(*command[1:])
+    driver = stream.driver()
+    driver.repair_rows_max = 1
+    assert driver.run(once=True).repairs == 0
+    assert stream.hours() == {(0, 5): 10, (5, 9): 11, (9, 11): 13, (11, 14): 14}
+    refuse_wrong(stream)
+
+
+def test_a_driver_whose_jvm_has_ended_does_not_wait_for_a_broker(stream: StreamWorld) -> None:
+    def away() -> None:
+        ended.set()
+        raise errors.BrokerUnavailable("nobody answers")
+
+    ended = threading.Event()
+    stream.world.log.before("end_offsets", away)
+    driver = stream.driver()
+    driver.has_lost_spark = ended.is_set
+    with pytest.raises(errors.LoadFailed, match="the JVM of this stream's driver has ended"):
+        driver.run()
+    assert stream.said == ["trying again: nobody answers"]
+    assert stream.world.one("select error from logbus.stream").startswith("the JVM of this stream's driver has ended")
 
 
 def test_only_the_newest_of_two_drivers_commits(stream: StreamWorld) -> None:

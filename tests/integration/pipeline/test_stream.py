@@ -13,6 +13,7 @@ from logbus.loads.engine import connect
 from logbus.streams import stream_ledger
 from logbus.streams.definition import define_live_rows, define_stream
 from logbus.streams.proof import prove_due
+from logbus.streams.run import StreamSubmission
 from logbus_spark.job import PlanSlice, pack_slices
 from logbus_spark.records import SAMPLED_RECORDS_MAX, read_plan
 from logbus_spark.stream_driver import StreamDriver, StreamRun
@@ -87,6 +88,17 @@ def test_values_that_name_a_schema_are_added_up_as_they_are_loaded(broker: AnyBr
     assert [(hour.verdict, [*hour.problems]) for hour in prove_due(engine, "orders", NOW).hours] == [("proven", [])]
     with engine.connect() as connection:
         assert connection.execute(text("select customer, orders from orders order by 1")).all() == [("Ada", 1_000), ("Bob", 5)]
+
+
+def test_a_stream_is_computed_behind_spark_connect(pipeline: RealPipeline, warehouse_url: str, spark_connect: str) -> None:
+    stream = define_stream("words", pipeline.name, keys=["word"], measures={"rows": count()}, event_time="time")
+    stream_ledger.define(pipeline.engine, stream, NOW)
+    for partition in range(3):
+        pipeline.send(values(10, 100, partition), partition)
+    settings = pipeline.client_config
+    StreamSubmission(warehouse_url=warehouse_url, client_config=settings, say=print, remote=spark_connect).once("words")
+    with pipeline.engine.connect() as connection:
+        assert connection.execute(text("select sum(rows) from words")).scalar_one() == 3 * 99
 
 
 @pytest.mark.usefixtures("without_spark")  # of the loads

@@ -69,10 +69,10 @@ class Sink(Protocol):
     def create_staging(self, attempts: Sequence[model.Attempt]) -> tuple[list[model.Attempt], list[model.Attempt]]:
         """Makes room for what the attempts' tasks write; returns those that may continue and those that are superseded."""
 
-    def seal(self, attempt: model.Attempt, winners: Collection[int], files: Sequence[str]) -> tally.Counted:
+    def seal(self, attempt: model.Attempt, winners: Collection[str], files: Sequence[str]) -> tally.Counted:
         """Closes what the attempt staged to every writer, keeps only what the winning task attempts wrote, and counts it.
 
-        `files` are those that the winners reported. Raises `AttemptSuperseded`.
+        `winners` are their transactions, `files` those that they reported. Raises `AttemptSuperseded`.
         """
 
     def commit(self, load: commit_checks.SealedWindow, now: datetime) -> model.WindowCounts:

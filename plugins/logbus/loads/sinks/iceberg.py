@@ -142,7 +142,7 @@ class IcebergSink:
                 create_dead_letters(connection, attempt)
         return current, superseded
 
-    def seal(self, attempt: model.Attempt, winners: Collection[int], files: Sequence[str]) -> tally.Counted:
+    def seal(self, attempt: model.Attempt, winners: Collection[str], files: Sequence[str]) -> tally.Counted:
         """Files that no winner reported do not count, whichever task writes them and whenever: the report is the seal."""
         dead = seal(self.engine, attempt, winners)
         directory = self.directory()

@@ -20,9 +20,9 @@ from pyiceberg.transforms import IdentityTransform
 from sqlalchemy import Engine
 
 from logbus import errors, model
-from logbus.loads.target import SYSTEM_COLUMNS, validate_new_names
+from logbus.loads.target import validate_new_names
 from logbus.parsing.batches import NUMERIC
-from logbus.windows.table_names import parse_table
+from logbus.windows.table_names import SYSTEM_COLUMNS, parse_table
 
 CATALOG_NAME = "logbus"
 OWNER_PROPERTY = "logbus.pipeline"

@@ -2,20 +2,26 @@
 which its tasks write before anything becomes public.
 
 Those are two for each window and attempt: rows (the target's columns) and dead letters (the ledger's; sinks whose rows are stored
-elsewhere have these alone). Each row also carries `_task`, the Spark task attempt that wrote it, because Spark may run a task
-twice. SEALING renames the tables, which waits for current writers and makes later ones fail; it counts the winners' rows, deletes
-any others (usually there are none; one query shows both) and drops `_task`. From then on the tables never change.
+elsewhere have these alone). Spark may run a task twice: a task writes in one transaction and reports its number, which the server
+keeps with each row (`xmin`). SEALING renames the tables, which waits for current writers and makes later ones fail; it counts the
+winners' rows with their checksum, and deletes any others (usually there are none; one query shows all). From then on the tables
+never change.
+
+Nothing else gives a staged row another number: nobody updates it, no vacuum comes (and freezing would keep the number). Rows of a
+subtransaction would have one that no task reports: then the window would be refused. A row has 32 bits of it, which come round
+after four billion transactions; an attempt lasts hours.
 
 Rows, dead letters and ledger are in one database, so one transaction commits them all (see loads/commit.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from datetime import datetime
 from typing import Any
 
+import psycopg
 from sqlalchemy import URL, Connection, Engine, text
 from sqlalchemy.exc import InterfaceError, OperationalError, ProgrammingError
 
@@ -23,24 +29,30 @@ from logbus import errors, model
 from logbus.loads import attempts as attempts_of
 from logbus.loads import commit, commit_checks, maintenance, tally, target
 from logbus.loads.attempts import lock_if_current
-from logbus.loads.engine import COPY_SETTINGS, libpq_uri
+from logbus.loads.engine import CONNECT_TIMEOUT_SECONDS, COPY_SETTINGS, libpq_uri
 from logbus.loads.sinks import ROWS_OF_RECORD_MAX, MaintenanceOptions, PublicTable
 from logbus.windows.migrations import create_schema
 from logbus.windows.sql_errors import UNDEFINED_TABLE, sqlstate_of
-from logbus.windows.table_names import TASK_COLUMN, parse_table, quoted, tables_of_attempt
+from logbus.windows.table_names import (
+    SYSTEM_COLUMNS,
+    WINDOW_COLUMNS,
+    TableName,
+    leaf_name,
+    parse_table,
+    quoted,
+    tables_of_attempt,
+)
 
 # A writer that outlived its task locks its table until its transaction ends; longer than this and the window fails.
 SEAL_LOCK_TIMEOUT_MS = 30_000
 
 ROWS_TIMEOUT_MS = 5_000  # somebody waits who looks at one record
 
-TASK_DEFINITION = f"{TASK_COLUMN} bigint not null"
-
 # A table that lives for seconds needs no vacuum, and each ALTER on the way to its place would wait for one: autovacuum releases a
 # table only to a lock that has waited for deadlock_timeout. A leaf that is attached gets its autovacuum back (commit.py).
 WITHOUT_AUTOVACUUM = "with (autovacuum_enabled = false)"
 
-WON = f"{TASK_COLUMN} = any(:winners)"
+WON = "xmin = any(cast(:winners as xid[]))"
 
 PORT_DEFAULT = 5432
 
@@ -60,7 +72,7 @@ class PostgresSink:
         return {"uri": libpq_uri(warehouse_url, **COPY_SETTINGS)}
 
     def ensure_target(self, columns: Mapping[str, str]) -> None:
-        columns_to_have = {**target.SYSTEM_COLUMNS, **columns}
+        columns_to_have = {**SYSTEM_COLUMNS, **columns}
         with self.engine.begin() as connection:
             target.lock_target(connection, self.target)
             if target.relation_exists(connection, self.target):
@@ -97,22 +109,31 @@ class PostgresSink:
         with self.engine.begin() as connection:
             current, superseded = lock_current(connection, attempts)
             has_leaves = target.has_leaves(connection, self.target)
+            # COPY leaves out the window's columns, and those without a value: null stays null, whatever the user's defaults are.
+            filled = [name for name in (*SYSTEM_COLUMNS, *(self.filled or ())) if name not in WINDOW_COLUMNS]
+            no_defaults = ", ".join(f"alter {quoted(name)} drop default" for name in filled)
             for attempt in current:
                 create_dead_letters(connection, attempt)
+                start, end = model.instant_text(attempt.interval.start), model.instant_text(attempt.interval.end)
                 like, check = "including defaults including constraints", ""
                 if has_leaves:
-                    start, end = model.instant_text(attempt.interval.start), model.instant_text(attempt.interval.end)
                     check = f", constraint {target.LEAF_CHECK} check (_window_start >= '{start}' and _window_start < '{end}')"
                 else:
                     like += " including identity"
-                definition = f"(like {self.target.sql} {like}, {TASK_DEFINITION}{check}) {WITHOUT_AUTOVACUUM}"
+                definition = f"(like {self.target.sql} {like}{check}) {WITHOUT_AUTOVACUUM}"
                 rows = tables_of_attempt(attempt.staging_table).rows
-                connection.execute(text(f"create table if not exists {rows.sql} {definition}"))
-                target.follow_columns(connection, rows, self.target)  # a job is repeated if it meets a new schema
+                if target.relation_exists(connection, rows):  # the job is repeated, because it met a new schema
+                    target.follow_columns(connection, rows, self.target)
+                    continue
+                connection.execute(text(f"create table {rows.sql} {definition}"))
+                constants = f"alter _topic set default '{self.pipeline.topic}', alter _window_start set default '{start}'"
+                connection.execute(text(f"alter table {rows.sql} {constants}, {no_defaults}"))
         return current, superseded
 
-    def seal(self, attempt: model.Attempt, winners: Collection[int], files: Sequence[str]) -> tally.Counted:
-        return seal(self.engine, attempt, winners, has_rows=True, filled=self.filled)
+    def seal(self, attempt: model.Attempt, winners: Collection[str], files: Sequence[str]) -> tally.Counted:
+        is_first = attempt.number == 1
+        with nullcontext() if is_first else autovacuum_sent_away(self.engine, leaf_name(self.target, attempt.interval.start)):
+            return seal(self.engine, attempt, winners, has_rows=True, filled=self.filled)
 
     def commit(self, load: commit_checks.SealedWindow, now: datetime) -> model.WindowCounts:
         try:
@@ -171,14 +192,14 @@ def lock_current(connection: Connection, attempts: Sequence[model.Attempt]) -> t
 
 def create_dead_letters(connection: Connection, attempt: model.Attempt) -> None:
     dead = tables_of_attempt(attempt.staging_table).dead_letters
-    definition = f"(like {tally.DEAD_LETTERS.sql} including defaults, {TASK_DEFINITION}) {WITHOUT_AUTOVACUUM}"
+    definition = f"(like {tally.DEAD_LETTERS.sql} including defaults) {WITHOUT_AUTOVACUUM}"
     connection.execute(text(f"create table if not exists {dead.sql} {definition}"))
 
 
 def seal(
     engine: Engine,
     attempt: model.Attempt,
-    winners: Collection[int],
+    winners: Collection[str],
     *,
     has_rows: bool = False,
     filled: Mapping[str, str] | None = None,
@@ -200,16 +221,41 @@ def seal(
     won = {"winners": list(winners)}
     try:
         with engine.begin() as connection:
-            counted = tally.count(connection, rows.sql if has_rows else None, dead.sql, won, counted=WON)
-            for closed in renamed.values():
-                if counted.others:
+            covered = tally.covered_columns(target.table_columns(connection, rows), filled) if has_rows else None
+            counted = tally.count(connection, rows.sql if has_rows else None, dead.sql, won, counted=WON, covered=covered)
+            if counted.others:
+                for closed in renamed.values():
                     connection.execute(text(f"delete from {closed.sql} where not {WON}"), won)
-                connection.execute(text(f"alter table {closed.sql} drop column {TASK_COLUMN}"))
-            if not has_rows:
-                return counted
-            covered = tally.covered_columns(target.table_columns(connection, rows), filled)
-            return replace(counted, table=tally.checksum_of(connection, rows, covered))
+            return counted
     except ProgrammingError as error:
         if sqlstate_of(error) == UNDEFINED_TABLE:
             raise errors.AttemptSuperseded(f"the tables of attempt {attempt.number} are gone: a newer one has begun") from error
         raise
+
+
+@contextmanager
+def autovacuum_sent_away(engine: Engine, leaf: TableName) -> Iterator[None]:
+    """Before a reload, whose swap would wait for it: autovacuum releases a leaf to a lock that has waited for deadlock_timeout. A
+    connection of its own waits during the caller's work, and keeps the lock until then; no reader and no writer waits for it."""
+    locked = "select exists(select from pg_locks where relation = to_regclass(:name) and mode = 'ShareUpdateExclusiveLock')"
+    with engine.connect() as connection:
+        is_at_work = connection.scalar(text(locked), {"name": leaf.identifier})
+    lock_request = request_lock(engine, leaf) if is_at_work else None
+    try:
+        yield
+        while lock_request is not None and lock_request.pgconn.get_result() is not None:
+            pass
+    finally:
+        if lock_request is not None:
+            lock_request.close()
+
+
+def request_lock(engine: Engine, leaf: TableName) -> psycopg.Connection[Any] | None:
+    """A connection that waits for the lock, or has it. None if the server takes no more connections: then the swap waits."""
+    timeout_ms = commit.LEAF_LOCK_TIMEOUT_MS
+    request = f"begin; set local lock_timeout = {timeout_ms}; lock table {leaf.sql} in share update exclusive mode"
+    with suppress(psycopg.OperationalError):
+        connection = psycopg.connect(libpq_uri(engine.url, connect_timeout=str(CONNECT_TIMEOUT_SECONDS)))
+        connection.pgconn.send_query(request.encode())  # returns at once
+        return connection
+    return None

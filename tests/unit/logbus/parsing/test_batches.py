@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from logbus.loads.target import COLUMN_TYPES, SYSTEM_COLUMNS
+from logbus.loads.target import COLUMN_TYPES
 from logbus.parsing import Filtered, Parser, Unparsable
 from logbus.parsing.batches import (
     ARROW_TYPES,
@@ -21,6 +21,7 @@ from logbus.parsing.batches import (
     too_long,
     unstorable,
 )
+from logbus.windows.table_names import SYSTEM_COLUMNS
 
 SCHEMA = pa.schema([("text", pa.string())])
 looked_at: list[bytes] = []
