@@ -32,6 +32,7 @@ from logbus_broker.log.partition import Partition
 from logbus_broker.log.thread_pool import Outcome
 from logbus_broker.protocol.api import ApiKey, ErrorCode
 from logbus_broker.protocol.fetch import (
+    ADDRESSES_FROM,
     TOPIC_IDS_FROM,
     FetchAnswer,
     FetchPartition,
@@ -216,7 +217,9 @@ def _read(parts: Sequence[FetchPartition], reading: _Reading, version: int, orig
             reading.failed = True
             code = code_of(error)
             context.counters.errors[ApiKey.FETCH, code] += 1
-            leader = current_leader(code, part.topic, part.partition_index, origin.listener, context)
+            leader = None
+            if version >= ADDRESSES_FROM:  # as Kafka: a leader whose address a client does not know is no help to it
+                leader = current_leader(code, part.topic, part.partition_index, origin.listener, context)
             reading.answers.append(FetchAnswer(part.topic, part.partition_index, code, -1, -1, 0, leader))
             reading.slices.append(None)
             continue

@@ -43,6 +43,7 @@ from logbus_broker.protocol.primitives import (
 
 FLEXIBLE_FROM = 12
 TOPIC_IDS_FROM = 13
+ADDRESSES_FROM = 16
 _RACK_FROM = 11  # the consumer's rack, and in the answer the preferred read replica
 _REPLICA_TAGGED_FROM = 15
 _ENDPOINTS_FROM = 16
