@@ -13,7 +13,7 @@ from rich.console import Console
 from benchmarks import figures
 from benchmarks.loads import FULL, QUICK, Scale
 
-NAMES = ("produce", "consume", "ingest", "paper", "cluster", "growth", "upkeep", "fairness", "tls", "ui", "streams")
+NAMES = ("produce", "consume", "ingest", "paper", "cluster", "growth", "upkeep", "fairness", "tls", "ui", "streams", "minutes")
 HOUR_SECONDS = 3600.0
 WIDTH = 170  # the same table in a terminal and in a build log
 

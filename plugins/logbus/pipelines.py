@@ -1,6 +1,6 @@
 """Whole DAGs from one call: the ingest of a topic, hour by hour or in other windows, of many, and the catch-up.
 
-    hourly_ingest:  freeze -> load -> audit                     one hour a run, due when the hour is closed
+    hourly_ingest:  load (freezes, loads and audits)            one hour a run, due when the hour is closed
     ingest:         the same for windows of any length          ingest(every="15m"), ingest(every="1d", timezone="Europe/Berlin")
     catch_up:       freeze all closed hours -> load -> audit    one Spark application for all of them, on demand
     hourly_aggregate:  aggregate -> audit                       after each audit of the pipeline, the event hours that it touched
@@ -62,9 +62,6 @@ __all__ = [
     "windowed_counts",
 ]
 
-# The gaps that the load has also filled, as text; empty if its XCom has no such key.
-FILLED = "{{ ((ti.xcom_pull(task_ids='load') or {}).get('filled') or []) | join(' ') }}"
-
 
 def ingest(
     pipeline: Pipeline | str,
@@ -73,6 +70,7 @@ def ingest(
     dag_arguments: Mapping[str, Any] | None = None,
     max_windows_per_application: int = spark_submit.WINDOWS_PER_JOB_MAX,
     fill_gaps: bool = True,
+    driver_idle_timeout: timedelta | None = None,
     proven_within: timedelta | None = None,
     on_late_callback: timetable.Callback | None = None,
     **options: Unpack[PipelineOptions],
@@ -80,8 +78,8 @@ def ingest(
     """The DAG named after the pipeline: after each window, load it into the pipeline's table, exactly once.
 
     Windows are an hour long unless `every` says otherwise: `every="15m"`, or `every="1d", timezone="Europe/Berlin"`. A run is due
-    when its window is closed, so none waits in a slot: a run triggered at HH:01 begins at HH:01. The audit's success is an event
-    of the pipeline's assets (logbus.assets), which carries the window.
+    when its window is closed, so none waits in a slot: a run triggered at HH:01 begins at HH:01. Its one task freezes,
+    loads and audits the window; its success is an event of the pipeline's assets (logbus.assets), which carries the window.
 
     :param pipeline: a `Pipeline`, or the name of one that `options` describe (logbus.pipeline_definition): `topic` and `table`,
         by default the same name, `parse`, and whatever else it needs
@@ -90,6 +88,8 @@ def ingest(
     :param max_windows_per_application: how many windows of a backfill one Spark application loads at most
     :param fill_gaps: a scheduled run also loads the missing closed windows before its own, in the same application: those whose
         run failed, or was never created while the scheduler was down
+    :param driver_idle_timeout: keep the Spark driver for the loads that come next until none has come for so long: with windows
+        of a minute, or many topics, most of a load is the start of Spark (LoadWindowOperator says more)
     :param proven_within: how long after its end a window is late unless it is loaded and audited by then. Airflow then calls
         `on_late_callback`
     :param on_late_callback: Airflow's `AsyncCallback` or `SyncCallback` of a function or a notifier; by default an error in the
@@ -106,17 +106,16 @@ def ingest(
         alert, given = timetable.deadline(defined, proven_within, on_late_callback), (dag_arguments or {}).get("deadline") or []
         dag_arguments = {**(dag_arguments or {}), "deadline": [alert, *(given if isinstance(given, list) else [given])]}
     with DAG(defined.name, **dag_defaults(arguments, dag_arguments)) as dag:
-        freeze = freeze_window.FreezeWindowOperator(task_id="freeze", **common)
-        load = load_window.LoadWindowOperator(
+        load_window.IngestWindowOperator(
             task_id="load",
             conn_id=connections.spark,
             pool=connections.pool,
             max_windows_per_application=max_windows_per_application,
             fill_gaps=fill_gaps,
+            driver_idle_timeout=driver_idle_timeout,
+            outlets=assets.outlets(defined),
             **common,
         )
-        audit = audit_window.AuditWindowOperator(task_id="audit", also=FILLED, outlets=assets.outlets(defined), **common)
-        freeze >> load >> audit
     return dag
 
 
@@ -127,6 +126,7 @@ def hourly_ingest(
     dag_arguments: Mapping[str, Any] | None = None,
     max_windows_per_application: int = spark_submit.WINDOWS_PER_JOB_MAX,
     fill_gaps: bool = True,
+    driver_idle_timeout: timedelta | None = None,
     proven_within: timedelta | None = None,
     on_late_callback: timetable.Callback | None = None,
     **options: Unpack[PipelineOptions],
@@ -143,6 +143,7 @@ def hourly_ingest(
         dag_arguments=dag_arguments,
         max_windows_per_application=max_windows_per_application,
         fill_gaps=fill_gaps,
+        driver_idle_timeout=driver_idle_timeout,
         proven_within=proven_within,
         on_late_callback=on_late_callback,
     )
@@ -155,6 +156,7 @@ def many_topics(
     dag_arguments: Mapping[str, Any] | None = None,
     max_windows_per_application: int = spark_submit.WINDOWS_PER_JOB_MAX,
     fill_gaps: bool = True,
+    driver_idle_timeout: timedelta | None = None,
     proven_within: timedelta | None = None,
     on_late_callback: timetable.Callback | None = None,
     **options: Unpack[PipelineOptions],
@@ -170,6 +172,7 @@ def many_topics(
             dag_arguments=dag_arguments,
             max_windows_per_application=max_windows_per_application,
             fill_gaps=fill_gaps,
+            driver_idle_timeout=driver_idle_timeout,
             proven_within=proven_within,
             on_late_callback=on_late_callback,
             **({} if isinstance(topic, Pipeline) else options),

@@ -17,7 +17,7 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -35,12 +35,18 @@ from logbus_spark.session import leave_server
 
 def _parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="load_windows.py", description="Load frozen offset windows into the warehouse.")
-    parser.add_argument("--pipeline", required=True, help="the registered pipeline")
+    parser.add_argument("--pipeline", help="the registered pipeline")
     parser.add_argument("--window", action="append", default=[], metavar="START=ATTEMPT", help="may be repeated")
     parser.add_argument("--windows-file", type=Path, help="more of them, one a line")
     for name, default in asdict(spark_submit.TaskLimits()).items():
         parser.add_argument(f"--{name.replace('_', '-')}", type=int, default=default, metavar="N")
+    parser.add_argument("--stay", type=Path, metavar="PATH", help="load what is asked for at a socket there (resident_driver)")
+    parser.add_argument("--idle-seconds", type=float, default=0.0, metavar="N", help="how long it stays when nothing comes")
     arguments = parser.parse_args(argv)
+    if arguments.stay is not None:
+        return arguments
+    if arguments.pipeline is None:
+        parser.error("name the registered pipeline: --pipeline NAME")
     if arguments.windows_file is not None:
         arguments.window += arguments.windows_file.read_text().split()
     if not arguments.window:
@@ -71,36 +77,54 @@ def warehouse_url(environ: Mapping[str, str]) -> str:
     return environ[spark_submit.WAREHOUSE_URL_VARIABLE]
 
 
-def run(argv: Sequence[str], environ: Mapping[str, str]) -> list[WindowOutcome]:
+def run(arguments: argparse.Namespace, environ: Mapping[str, str], say: Callable[[str], None]) -> list[WindowOutcome]:
     """Loads the windows; returns what became of each."""
-    arguments = _parse_arguments(argv)
     asking = client.Client(kafka_settings(environ))
-    application = Application(
-        ledger=Ledger(connect(warehouse_url(environ))),
-        log=topics.Topics(asking),
-        client=asking,
-        now=model.utc_now,
-        report=telling(lambda line: print(line, flush=True)),
-        limits=spark_submit.TaskLimits(
-            max_task_bytes=arguments.max_task_bytes, warehouse_connections=arguments.warehouse_connections
-        ),
-    )
-    return application.load(arguments.pipeline, arguments.window)
+    engine = connect(warehouse_url(environ))
+    try:
+        application = Application(
+            ledger=Ledger(engine),
+            log=topics.Topics(asking),
+            client=asking,
+            now=model.utc_now,
+            report=telling(say),
+            limits=spark_submit.TaskLimits(
+                max_task_bytes=arguments.max_task_bytes, warehouse_connections=arguments.warehouse_connections
+            ),
+        )
+        return application.load(arguments.pipeline, arguments.window)
+    finally:
+        engine.dispose()
+
+
+def load(argv: Sequence[str], environ: Mapping[str, str], say: Callable[[str], None], complain: Callable[[str], None]) -> int:
+    """The exit status; `complain` is told of errors."""
+    try:
+        outcomes = run(_parse_arguments(argv), environ, say)
+    except errors.LogbusError as error:
+        complain(f"error: {error}")
+        return 1
+    except DBAPIError as error:
+        complain(f"error: the warehouse: {error.orig}")
+        return 1
+    say(spark_submit.RESULT_PREFIX + json.dumps(result(outcomes)))
+    return 0 if all(outcome.state in SUCCESSFUL for outcome in outcomes) else 1
 
 
 def main(argv: Sequence[str], environ: Mapping[str, str]) -> int:
+    arguments = _parse_arguments(argv)
     try:
-        outcomes = run(argv, environ)
-    except errors.LogbusError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 1
-    except DBAPIError as error:
-        print(f"error: the warehouse: {error.orig}", file=sys.stderr)
-        return 1
+        if arguments.stay is not None:
+            from logbus_spark import resident
+
+            return resident.stay(arguments.stay, arguments.idle_seconds, lambda words, say: load(words, environ, say, say))
+        return load(argv, environ, printed, lambda line: print(line, file=sys.stderr))
     finally:
         leave_server(environ)
-    print(spark_submit.RESULT_PREFIX + json.dumps(result(outcomes)), flush=True)
-    return 0 if all(outcome.state in SUCCESSFUL for outcome in outcomes) else 1
+
+
+def printed(line: str) -> None:
+    print(line, flush=True)
 
 
 if __name__ == "__main__":

@@ -80,6 +80,7 @@ def run_context(
         "ti": SimpleNamespace(
             id=task_instance_id(asked_at),
             try_number=try_number,
+            max_tries=0,
             dag_id="access_log",
             task_id="load",
             map_index=-1,

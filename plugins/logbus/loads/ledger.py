@@ -281,6 +281,17 @@ class Ledger:
         with self.engine.connect() as connection:
             return set(connection.execute(query).scalars())
 
+    def loaded_by_tries(
+        self, pipeline: model.Pipeline, starts: Sequence[datetime], dag_id: str, run_id: str, first_try: int
+    ) -> set[datetime]:
+        """Those of the windows whose loaded attempt was begun by a DAG run with this definition, in its try `first_try` or a
+        later one."""
+        window, attempt = schema.window, schema.attempt
+        by_run = (attempt.c.dag_id == dag_id, attempt.c.run_id == run_id, attempt.c.definition == definition_of(pipeline))
+        query = _loaded_starts(pipeline.name).where(among(window.c.starts_at, starts), *by_run, attempt.c.try_number >= first_try)
+        with self.engine.connect() as connection:
+            return set(connection.execute(query).scalars())
+
     def unaudited_of_run(self, pipeline_name: str, dag_id: str, run_id: str) -> set[datetime]:
         """Windows that attempts of a DAG run have loaded and that are not audited."""
         attempt = schema.attempt

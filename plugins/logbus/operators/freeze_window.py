@@ -2,48 +2,57 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from airflow.sdk import Context
 from airflow.sdk.exceptions import AirflowSkipException
 
 from logbus import model, task_context
-from logbus.operators.window_operator import CONNECTION_FIELDS, WindowOperator
+from logbus.operators.window_operator import CONNECTION_FIELDS, OverWindows, WindowOperator
 from logbus.sensors.window_closed import WindowClosedTrigger
 from logbus.windows.catch_up import WINDOWS_UNCONFIRMED_MAX, progress_to
 
 
-class FreezeWindowOperator(WindowOperator):
-    """Freeze the run's data interval; a rerun finds the same offsets. Registers the pipeline on its first run.
-
-    A run that starts before its hour is closed (a manual run, a backfill up to now) is deferred until it is.
-
-    Returns the window: its ranges and how many records they hold.
-    """
+class FreezesWindow(OverWindows):
+    """Mixed into the operators that freeze their run's window: a run that starts before its hour is closed (a manual run, a
+    backfill up to now) is deferred until it is."""
 
     registers = True
-    ui_color = "#d7ecf5"
 
-    def execute(self, context: Context) -> dict[str, Any]:
+    def _defer_until_closed(self: Any, context: Context, resume: Callable[..., Any]) -> None:
         with task_context.fail_without_retry():
             closes_at = task_context.run_interval(context).end + self.pipeline.lateness
         if self._now() < closes_at:
             self.log.info("The hour is open until %s: waiting in the triggerer", closes_at)
-            self.defer(trigger=WindowClosedTrigger(model.instant_text(closes_at)), method_name=self.resume.__name__)
-        return self._freeze(context)
+            self.defer(trigger=WindowClosedTrigger(model.instant_text(closes_at)), method_name=resume.__name__)
 
-    def resume(self, context: Context, event: dict[str, Any]) -> dict[str, Any]:
-        """Continues after the trigger has fired."""
-        return self._freeze(context)
-
-    def _freeze(self, context: Context) -> dict[str, Any]:
+    def _freeze(self, context: Context) -> model.FrozenWindow:
         ledger, log, now = self.warehouse.ledger(), self.broker.log_offsets(), self._now()
         with task_context.fail_without_retry():
             self._register(ledger, context)
             window = ledger.freeze_or_get(self.pipeline.name, task_context.run_interval(context), log, now)
         self.log.info("Window %s holds %d records: %s", window.interval, window.record_count, ", ".join(map(str, window.ranges)))
-        return task_context.bounded_details([window.summary()])[0]
+        return window
+
+
+class FreezeWindowOperator(FreezesWindow, WindowOperator):
+    """Freeze the run's data interval; a rerun finds the same offsets. Registers the pipeline on its first run.
+
+    A run that starts before its hour is closed is deferred until it is.
+
+    Returns the window: its ranges and how many records they hold.
+    """
+
+    ui_color = "#d7ecf5"
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        self._defer_until_closed(context, self.resume)
+        return self.resume(context)
+
+    def resume(self, context: Context, event: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Once the hour is closed, after the trigger has fired if there was one."""
+        return task_context.bounded_details([self._freeze(context).summary()])[0]
 
 
 class FreezeClosedWindowsOperator(WindowOperator):

@@ -6,17 +6,19 @@ its environment only, never on a command line.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from datetime import datetime
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
 from typing import Any, ClassVar
 
 from airflow.sdk import Context
 
-from logbus import errors, model, pipeline_definition, spark_submit, task_context
+from logbus import errors, model, pipeline_definition, resident_driver, spark_submit, task_context
 from logbus.loads.ledger import Ledger
-from logbus.operators import spark_submit_window, window_operator
+from logbus.operators import audit_window, freeze_window, spark_submit_window, window_operator
 from logbus.status import replay
 from logbus.status.replay import Span
+
+RESIDENT_NAME = "logbus loads"  # of the Spark application, whichever pipelines it loads
 
 
 class LoadWindowOperator(window_operator.BeginsLoad, window_operator.ReportsLoad, spark_submit_window.SparkWindowOperator):
@@ -38,6 +40,9 @@ class LoadWindowOperator(window_operator.BeginsLoad, window_operator.ReportsLoad
         was never created while the scheduler was down
     :param max_task_bytes: how much of the log one Spark task reads at most (128 MiB), and repeats if it fails
     :param warehouse_connections: how many Spark tasks append to the warehouse at once (32), each over a connection of its own
+    :param driver_idle_timeout: a timedelta: the Spark driver stays where this task ran, and does the loads that come next there,
+        of any pipeline with the same setting, connections and Spark settings, until none has come for so long. They then need
+        no start of Spark, which is most of what a small window costs; in return the driver keeps its memory, half a gigabyte
     """
 
     template_fields: Sequence[str] = (*spark_submit_window.SparkWindowOperator.template_fields, "accept_other_records")
@@ -53,6 +58,7 @@ class LoadWindowOperator(window_operator.BeginsLoad, window_operator.ReportsLoad
         fill_gaps: bool = False,
         max_task_bytes: int = spark_submit.MAX_TASK_BYTES,
         warehouse_connections: int = spark_submit.WAREHOUSE_CONNECTIONS,
+        driver_idle_timeout: timedelta | None = None,
         application: str | None = None,
         name: str | None = None,
         **kwargs: Any,
@@ -76,6 +82,11 @@ class LoadWindowOperator(window_operator.BeginsLoad, window_operator.ReportsLoad
         self.max_windows_per_application = max_windows_per_application
         self.accept_other_records = accept_other_records
         self.fill_gaps = fill_gaps
+        is_span = isinstance(driver_idle_timeout, timedelta) and driver_idle_timeout > timedelta(0)
+        if driver_idle_timeout is not None and not is_span:
+            raise errors.UserError(f"driver_idle_timeout is a timedelta of more than 0, not {driver_idle_timeout!r}")
+        self.driver_idle_timeout = driver_idle_timeout
+        self._driver: resident_driver.ResidentDriver | None = None
         self.limits = spark_submit.TaskLimits(max_task_bytes=max_task_bytes, warehouse_connections=warehouse_connections)
 
     def execute(self, context: Context) -> dict[str, Any]:
@@ -91,6 +102,8 @@ class LoadWindowOperator(window_operator.BeginsLoad, window_operator.ReportsLoad
         In cluster mode the attempts end first: Airflow kills the task itself after five seconds, a cluster manager may take
         longer to answer, and a driver that the request does not reach must not commit. Local processes end at once.
         """
+        if self._driver is not None:
+            self._driver.abandon()
         steps = [super().on_kill, self._end_attempts]
         first, second = reversed(steps) if self._is_in_cluster_mode else steps
         try:
@@ -117,7 +130,8 @@ class LoadWindowOperator(window_operator.BeginsLoad, window_operator.ReportsLoad
         def submit(attempts: Sequence[model.Attempt]) -> None:
             self.application_args = spark_submit.application_arguments(self.pipeline.name, attempts, self.limits)
             self.log.info("Loading %d window(s), from %s to %s", len(attempts), attempts[0].token, attempts[-1].token)
-            self._submit(context, environment)
+            if not self._is_loaded_by_resident(environment):
+                self._submit(context, environment)
 
         self._run = self._load_run(ledger, context)
         accepts_others = task_context.is_true(self.accept_other_records)
@@ -129,6 +143,82 @@ class LoadWindowOperator(window_operator.BeginsLoad, window_operator.ReportsLoad
             loaded = self._run.load(submit, starts, [*waiting, *gaps], starts if accepts_others else ())
             is_by_newer = is_by_newer or any(outcome.is_loaded_by_newer for outcome in loaded)
         return waiting, is_by_newer
+
+    def _is_loaded_by_resident(self, environment: Mapping[str, str]) -> bool:
+        """Has the driver that stays load the attempts. False if there is to be none, or it is at work for another task."""
+        if self.driver_idle_timeout is None:
+            return False
+        self._driver = resident_driver.ResidentDriver(
+            command=self._resident_command,
+            environment={**(self.env_vars or {}), **environment},
+            idle_seconds=self.driver_idle_timeout.total_seconds(),
+        )
+        try:
+            return self._driver.load(self.application_args, self.log.info)
+        finally:
+            self._driver = None
+
+    def _resident_command(self, arguments: Sequence[str]) -> list[str]:
+        hook = self._get_hook()
+        if hook._connection["deploy_mode"] == "cluster":
+            raise errors.UserError(
+                f"driver_idle_timeout needs a driver on the machine of the task: the connection {self._conn_id!r} has the deploy "
+                "mode cluster. Leave it out, or set deploy_mode='client'"
+            )
+        hook._name, hook._application_args = RESIDENT_NAME, list(arguments)
+        return hook._build_spark_submit_command(self.application)
+
+
+class IngestWindowOperator(freeze_window.FreezesWindow, audit_window.AuditsWindows, LoadWindowOperator):
+    """Freeze the run's window, load it and audit it, in one task: each further task of a run costs seconds until it works.
+
+    It does what FreezeWindowOperator, LoadWindowOperator and AuditWindowOperator do, and takes what the second of them takes.
+
+    A try that failed after the window was loaded, at the audit, is repeated from there: a table that does not hold what was
+    loaded into it is not quietly loaded again. For that, clear the task.
+
+    Returns what LoadWindowOperator returns, and in `audited` how many windows were. Its success is an event of its outlets, for
+    which there is `logbus.assets.outlets(pipeline)`.
+    """
+
+    verb = "ingest"
+
+    def __init__(self, *, pipeline: model.Pipeline, **kwargs: Any) -> None:
+        super().__init__(pipeline=pipeline, **kwargs)
+        self.pipeline_name = pipeline.name
+        if self.is_given_windows:
+            raise errors.UserError(
+                f"{type(self).__name__} works on the window of its run: for others, FreezeClosedWindowsOperator, "
+                "LoadWindowOperator and AuditWindowOperator take `windows`"
+            )
+
+    def execute(self, context: Context) -> dict[str, Any]:
+        self._defer_until_closed(context, self.resume)
+        return self.resume(context)
+
+    def resume(self, context: Context, event: dict[str, Any] | None = None) -> dict[str, Any]:
+        """Once the hour is closed, after the trigger has fired if there was one."""
+        window = self._freeze(context)
+        done = super().execute(context)
+        starts = sorted({window.interval.start, *task_context.window_starts(done["filled"])})
+        return {**done, "audited": len(self._audit(context, starts))}
+
+    def _windows_to_load(self, ledger: Ledger, starts: Sequence[datetime], context: Context) -> list[model.Interval] | None:
+        ti = context["ti"]
+        # Airflow raises max_tries by the number of retries whenever the task is cleared.
+        first_try = int(ti.max_tries) - int(self.retries) + 1
+        if ledger.loaded_by_tries(self.pipeline, starts, ti.dag_id, str(context["run_id"]), first_try) == set(starts):
+            self.log.info("An earlier try of this task has loaded the window")
+            return None
+        return super()._windows_to_load(ledger, starts, context)
+
+    def get_openlineage_facets_on_complete(self, task_instance: Any) -> Any:
+        """Of the load, and whether the table is exact. Called only by Airflow's OpenLineage provider, if installed."""
+        return super().get_openlineage_facets_on_complete(task_instance).merge(self._audit_lineage())
+
+    def get_openlineage_facets_on_failure(self, task_instance: Any) -> Any:
+        """What an audit found that failed."""
+        return self._audit_lineage()
 
 
 class ReplayOperator(LoadWindowOperator):

@@ -8,7 +8,7 @@ from click.testing import CliRunner, Result
 from logbus.cli import main
 
 from tests.support.databases import ledger_databases, warehouse_url  # noqa: F401
-from tests.support.in_process import kept_database
+from tests.support.in_process import kept_database, without_spark  # noqa: F401
 from tests.support.ledgers import World, shared_world, world  # noqa: F401
 from tests.support.postgres import empty_warehouse_url, postgres_server, server_directory  # noqa: F401
 

@@ -3,17 +3,15 @@ from __future__ import annotations
 import socket
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from airflow.sdk import DAG, DeadlineAlert, DeadlineReference, SyncCallback
-from jinja2.sandbox import SandboxedEnvironment
 from logbus.assets import proven_hours_asset, stream_asset, table_alias, table_asset, windows_asset
 from logbus.errors import UserError
-from logbus.model import Grid, instant_text
+from logbus.model import Grid
+from logbus.operators.load_window import IngestWindowOperator
 from logbus.pipelines import (
-    FILLED,
     Connections,
     Pipeline,
     catch_up,
@@ -28,7 +26,6 @@ from logbus.pipelines import (
     windowed_aggregate,
     windowed_counts,
 )
-from logbus.task_context import window_starts
 from logbus.timetable import WindowEnd, WindowTimetable
 
 DAGS = Path(__file__).parents[3] / "dags"
@@ -39,11 +36,20 @@ def order_of(dag: DAG) -> list[list[str]]:
     return [[task.task_id, *sorted(task.downstream_task_ids)] for task in dag.topological_sort()]
 
 
-def test_the_hourly_dag_freezes_loads_and_audits_in_this_order_and_no_task_waits() -> None:
+def test_the_hourly_dag_freezes_loads_and_audits_in_one_task() -> None:
     dag = hourly_ingest(CLICKS)
     assert dag.dag_id == "clicks"
-    assert order_of(dag) == [["freeze", "load"], ["load", "audit"], ["audit"]]
+    assert order_of(dag) == [["load"]]
+    assert isinstance(dag.get_task("load"), IngestWindowOperator)
     assert dag.catchup is False
+
+
+def test_a_driver_stays_only_if_the_author_says_for_how_long() -> None:
+    assert ingest(CLICKS).get_task("load").driver_idle_timeout is None
+    [dag] = many_topics(["clicks"], parse="json", driver_idle_timeout=timedelta(minutes=10))
+    assert dag.get_task("load").driver_idle_timeout == timedelta(minutes=10)
+    with pytest.raises(UserError, match="driver_idle_timeout is a timedelta of more than 0, not 600"):
+        hourly_ingest(CLICKS, driver_idle_timeout=600)  # type: ignore[arg-type]
 
 
 def test_a_run_is_due_as_long_after_its_hour_as_the_pipeline_allows() -> None:
@@ -86,8 +92,8 @@ def test_many_topics_are_as_many_dags_with_the_same_options() -> None:
 
 
 def test_the_audits_success_is_an_event_of_the_pipelines_asset() -> None:
-    for dag in (hourly_ingest(CLICKS), catch_up(CLICKS)):
-        assert dag.get_task("audit").outlets == [table_asset("clicks"), windows_asset("clicks"), table_alias("clicks")]
+    for task in (hourly_ingest(CLICKS).get_task("load"), catch_up(CLICKS).get_task("audit")):
+        assert task.outlets == [table_asset("clicks"), windows_asset("clicks"), table_alias("clicks")]
 
 
 def test_a_stream_counts_by_the_clock_and_after_audits_and_its_proof_is_an_event() -> None:
@@ -184,19 +190,9 @@ def test_how_many_hours_an_application_takes_can_be_chosen() -> None:
     assert hourly_ingest(CLICKS, max_windows_per_application=1).get_task("load").max_windows_per_application == 1
 
 
-def test_hours_that_nobody_loaded_are_filled_and_audited_unless_said_otherwise() -> None:
-    dag = hourly_ingest(CLICKS)
-    assert dag.get_task("load").fill_gaps is True
-    assert "xcom_pull(task_ids='load')" in dag.get_task("audit").also
+def test_hours_that_nobody_loaded_are_filled_unless_said_otherwise() -> None:
+    assert hourly_ingest(CLICKS).get_task("load").fill_gaps is True
     assert hourly_ingest(CLICKS, fill_gaps=False).get_task("load").fill_gaps is False
-
-
-@pytest.mark.parametrize("returned", [None, {}, {"filled": []}, {"filled": ["2015-05-17T10:00:00Z", "2015-05-17T11:00:00Z"]}])
-def test_the_audit_takes_what_the_load_has_filled(returned: dict[str, list[str]] | None) -> None:
-    """Also after a load by an older version."""
-    task_instance = SimpleNamespace(xcom_pull=lambda task_ids: returned)
-    text = SandboxedEnvironment().from_string(FILLED).render(ti=task_instance)
-    assert [instant_text(start) for start in window_starts(text)] == (returned or {}).get("filled", [])
 
 
 def test_how_many_windows_a_catch_up_may_begin_can_be_chosen() -> None:
