@@ -13,7 +13,21 @@ from rich.console import Console
 from benchmarks import figures
 from benchmarks.loads import FULL, QUICK, Scale
 
-NAMES = ("produce", "consume", "ingest", "paper", "cluster", "growth", "upkeep", "fairness", "tls", "ui", "streams", "minutes")
+NAMES = (
+    "produce",
+    "consume",
+    "ingest",
+    "paper",
+    "cluster",
+    "growth",
+    "upkeep",
+    "fairness",
+    "tls",
+    "ui",
+    "streams",
+    "minutes",
+    "topics",
+)
 HOUR_SECONDS = 3600.0
 WIDTH = 170  # the same table in a terminal and in a build log
 

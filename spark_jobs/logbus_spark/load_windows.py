@@ -77,8 +77,13 @@ def warehouse_url(environ: Mapping[str, str]) -> str:
     return environ[spark_submit.WAREHOUSE_URL_VARIABLE]
 
 
-def run(arguments: argparse.Namespace, environ: Mapping[str, str], say: Callable[[str], None]) -> list[WindowOutcome]:
+def printed(line: str) -> None:
+    print(line, flush=True)
+
+
+def run(argv: Sequence[str], environ: Mapping[str, str], say: Callable[[str], None] = printed) -> list[WindowOutcome]:
     """Loads the windows; returns what became of each."""
+    arguments = _parse_arguments(argv)
     asking = client.Client(kafka_settings(environ))
     engine = connect(warehouse_url(environ))
     try:
@@ -100,7 +105,7 @@ def run(arguments: argparse.Namespace, environ: Mapping[str, str], say: Callable
 def load(argv: Sequence[str], environ: Mapping[str, str], say: Callable[[str], None], complain: Callable[[str], None]) -> int:
     """The exit status; `complain` is told of errors."""
     try:
-        outcomes = run(_parse_arguments(argv), environ, say)
+        outcomes = run(argv, environ, say)
     except errors.LogbusError as error:
         complain(f"error: {error}")
         return 1
@@ -121,10 +126,6 @@ def main(argv: Sequence[str], environ: Mapping[str, str]) -> int:
         return load(argv, environ, printed, lambda line: print(line, file=sys.stderr))
     finally:
         leave_server(environ)
-
-
-def printed(line: str) -> None:
-    print(line, flush=True)
 
 
 if __name__ == "__main__":
