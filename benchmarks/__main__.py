@@ -17,6 +17,7 @@ NAMES = (
     "produce",
     "consume",
     "ingest",
+    "sizes",
     "paper",
     "cluster",
     "growth",

@@ -137,6 +137,14 @@ def large_figures(
     return [
         figure(f"{name}: load", "rows/s", ours=rates, target=Target(ours_min=120_000)),
         loads_beside(f"{name}: load", ours, barest, against="barest job"),
+        figure(
+            f"{name}: load, CPU of driver, JVM and workers",
+            "s",
+            ours=[one.cpu_seconds for one in ours],
+            peer=[one.cpu_seconds for one in barest],
+            target=Target(ratio_max=1.15),
+            against="barest job",
+        ),
         loads_beside(f"{name}: loaded again", again, ours, against="first load"),
         loads_beside(f"{name}: load of Avro", avro, ours, against="the same as JSON"),
         figure(f"{name}: load of Avro", "rows/s", ours=[count / one.seconds for one in avro], target=Target(ours_min=100_000)),

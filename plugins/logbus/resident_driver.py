@@ -33,7 +33,8 @@ from logbus import errors, spark_submit, waiting
 
 ACCEPTED, ENDED = "LOGBUS_ACCEPTED", "LOGBUS_ENDED"
 LOG_TAIL_LINES = 20
-KEY_CHARACTERS = 32  # the path of a socket may have about a hundred
+KEY_CHARACTERS = 32
+PATH_BYTES_MAX = 90  # Linux takes 107, macOS 103; the driver's listener has ten more at first
 
 Line = Callable[[str], None]
 
@@ -55,7 +56,12 @@ class ResidentDriver:
         """Of its socket; its lock and its log lie beside it."""
         started_with = [list(self.command([])), sorted(self.environment.items()), self.idle_seconds, newest_code()]
         key = hashlib.sha256(json.dumps(started_with).encode()).hexdigest()[:KEY_CHARACTERS]
-        return self.directory / f"{key}.sock"
+        path = self.directory / f"{key}.sock"
+        if len(os.fsencode(path)) > PATH_BYTES_MAX:
+            raise errors.UserError(
+                f"a socket's path may have {PATH_BYTES_MAX} bytes, and {path} has more: set TMPDIR to a place with a shorter name"
+            )
+        return path
 
     def load(self, arguments: Sequence[str], say: Line) -> bool:
         """Has these attempts loaded, by the driver that is there or by a new one; False if that is doing another load right now.

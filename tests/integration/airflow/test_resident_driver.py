@@ -136,6 +136,12 @@ def test_a_program_that_does_not_start_is_reported_with_the_end_of_its_log(drive
         driver.load([], print)
 
 
+def test_a_place_whose_name_is_too_long_for_a_socket_is_refused_before_spark_is_started(drivers: Drivers) -> None:
+    drivers.directory = drivers.directory / ("x" * 60)
+    with pytest.raises(UserError, match="set TMPDIR to a place with a shorter name"):
+        drivers.load("say")
+
+
 def test_a_directory_that_others_can_enter_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     directory = resident_driver.private_directory()
