@@ -210,7 +210,7 @@ def small_hours(place: Place, console: Console, scale: Scale) -> list[Figure]:
             f"{SMALL_HOURS} hours of {lines // SMALL_HOURS} events: freeze, load, audit",
             "s",
             ours=[seconds],
-            target=Target(ours_max=40),
+            target=Target(ours_max=5),
         ),
         figure("lines shipped", "lines/s", ours=[report.lines / report.seconds]),
     ]
