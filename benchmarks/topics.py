@@ -37,8 +37,8 @@ from datetime import timedelta
 from logbus.pipelines import many_topics
 
 many_topics(
-    [f"topic_{{number:03}}" for number in range({{count}})], parse="json", columns={COLUMNS}, lateness=timedelta(0),
-    driver_idle_timeout=timedelta(minutes=5), dag_arguments={{{{"is_paused_upon_creation": False}}}},
+    [f"topic_{{number:03}}" for number in range(COUNT)], parse="json", columns={COLUMNS}, lateness=timedelta(0),
+    driver_idle_timeout=timedelta(minutes=5), dag_arguments={{"is_paused_upon_creation": False}},
 )
 """
 
@@ -48,7 +48,7 @@ def run(console: Console, scale: Scale) -> Sequence[Figure]:
     with tempfile.TemporaryDirectory(prefix="logbus-bench-", ignore_cleanup_errors=True) as scratch:
         dags = Path(scratch) / "dags"
         dags.mkdir()
-        (dags / "topics.py").write_text(DAGS.format(count=count))
+        (dags / "topics.py").write_text(DAGS.replace("COUNT", str(count)))
         with LocalStack(Path(scratch) / "home", project=project_directory(), environment=os.environ, dags=dags) as stack:
             stack.start_storage()
             fill(stack.bootstrap_servers, count)
