@@ -25,6 +25,8 @@ DOCS = Path(__file__).parents[1] / "docs"
 PAGE, PLOT = "benchmarks.md", "figures/paper.svg"
 BEGIN, END = "<!-- {name}: begin -->", "<!-- {name}: end -->"
 PAPER = "paper"
+# Those that have no rounds, because one run takes so long.
+ONE_RUN = {"sizes": "One load each", "topics": "One run", "minutes": "Medians over the windows of one run"}
 _QUEUE_PRODUCER, _QUEUE_CONSUMER = "producer, our batch 50, acks=1, their own client", "consumer, their own client"
 _BARS = (
     ("producer", "batch 50, acks=1", "producer, batch 50, acks=1", KAFKA),
@@ -57,7 +59,8 @@ def write(name: str, figures: Sequence[Figure], scale: Scale, docs: Path = DOCS)
 def measured_part(name: str, figures: Sequence[Figure], scale: Scale) -> str:
     """The table, what is missing from it, and where and when it was measured."""
     share = "" if scale.share == 1 else f", only {scale.share:.0%} of the records: not a measurement"
-    machine = f"Measured on {datetime.now(UTC):%Y-%m-%d}: {_machine()}. Medians of {scale.rounds} rounds in turns{share}."
+    rounds = ONE_RUN.get(name, f"Medians of {scale.rounds} rounds in turns")
+    machine = f"Measured on {datetime.now(UTC):%Y-%m-%d}: {_machine()}. {rounds}{share}."
     notes = dict.fromkeys(f"- {one.against}: {one.note}" for one in figures if one.note)
     plot = [f"![Producer and consumer throughput and broker CPU]({PLOT})", ""] if name == PAPER else []
     return "\n".join([machine, "", *plot, table(figures), *notes, ""])
