@@ -9,6 +9,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from logbus.resident_driver import ACCEPTED, ENDED, read_line
@@ -73,7 +74,8 @@ def answer(connection: socket.socket, load: Load) -> int:
             connection.sendall(line.replace("\n", " ").encode() + b"\n")
 
     def watch() -> None:
-        connection.recv(1)  # nothing comes but the end
+        with suppress(OSError):  # a reset, if whoever asked was killed before it had read all that was said
+            connection.recv(1)  # nothing comes but the end
         if not is_over.is_set():
             os._exit(1)  # nobody waits for this load: its task was killed. The JVM follows its program
 

@@ -49,6 +49,8 @@ class AuditsWindows(OverWindows):
         """The table, and whether it is exact: for Airflow's OpenLineage provider, if installed."""
         from logbus import lineage
 
+        if not self._reports:  # what failed came before the audit, perhaps before the pipeline was registered
+            return lineage.of_audit(None, [])
         ledger = WarehouseHook(self.warehouse_conn_id).ledger()
         table = sink_for(ledger.pipeline(self.pipeline_name), ledger.engine).public_table()
         return lineage.of_audit(table, self._reports)

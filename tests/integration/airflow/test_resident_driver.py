@@ -4,7 +4,9 @@ has it with Spark."""
 from __future__ import annotations
 
 import fcntl
+import json
 import os
+import socket
 import stat
 import sys
 import tempfile
@@ -123,6 +125,16 @@ def test_a_load_that_is_given_up_ends_its_driver(drivers: Drivers) -> None:
     assert "in the middle of the load" in str(failed[0])
     for pid in drivers.pids:
         drivers.wait_until_ended(pid)
+
+
+def test_a_task_that_is_killed_before_it_has_read_everything_ends_its_driver(drivers: Drivers) -> None:
+    """The kernel then reports a reset to the driver, not the end."""
+    pid, _ = drivers.load("say")
+    with socket.socket(socket.AF_UNIX) as killed:
+        killed.connect(str(drivers.of().path))
+        killed.sendall(json.dumps(["wait"]).encode() + b"\n")
+        wait_until(lambda: b"process" in killed.recv(100, socket.MSG_PEEK), what="what the driver says")
+    drivers.wait_until_ended(pid)
 
 
 def test_a_program_that_does_not_start_is_reported_with_the_end_of_its_log(drivers: Drivers) -> None:
