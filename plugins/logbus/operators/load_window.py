@@ -146,7 +146,8 @@ class LoadWindowOperator(window_operator.BeginsLoad, window_operator.ReportsLoad
 
     def _is_loaded_by_resident(self, environment: Mapping[str, str]) -> bool:
         """Has the driver that stays load the attempts. False if there is to be none, or it is at work for another task."""
-        if self.driver_idle_timeout is None:
+        # A parser of the user's own is imported anew by each load: an edit counts from the next on.
+        if self.driver_idle_timeout is None or pipeline_definition.is_own_parser(self.pipeline.parse):
             return False
         self._driver = resident_driver.ResidentDriver(
             command=self._resident_command,

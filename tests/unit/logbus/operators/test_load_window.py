@@ -46,6 +46,15 @@ def load(pipeline: Pipeline, ledger: FakeLedger, submitted: Submitted) -> Load:
     return lambda context, **arguments: operator(pipeline, ledger, **arguments).execute(context)
 
 
+def test_a_parser_of_the_users_own_is_imported_anew_by_each_load(
+    pipeline: Pipeline, ledger: FakeLedger, submitted: Submitted
+) -> None:
+    """A driver that stays would go on with the parser that it has imported."""
+    own = replace(pipeline, parse="mine:Parser")
+    operator(own, ledger, driver_idle_timeout=timedelta(minutes=5)).execute(run_context())  # type: ignore[arg-type]
+    assert "--stay" not in submitted[0].command
+
+
 def test_the_attempt_is_taken_before_submit_and_handed_over(load: Load, ledger: FakeLedger, submitted: Submitted) -> None:
     load(run_context(try_number=3))
     assert ledger.begun == [([HOUR_START], "manual__1", 3)]
