@@ -1,15 +1,22 @@
 """The whole pipeline in one call, without Airflow: freeze the closed hours, begin attempts, run Spark, audit.
 
-It uses the same functions in the same order as the operators, which divide them among Airflow tasks.
+It uses the same functions in the same order as the operators, which divide them among Airflow tasks. What does not depend on each
+other is done at the same time: Spark starts while windows are frozen, and windows are audited while others are loaded.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+import tempfile
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 from datetime import datetime
+from pathlib import Path
 from typing import Any
+
+from sqlalchemy.exc import DBAPIError
 
 from logbus import errors, model, spark_submit, waiting
 from logbus.formatting import many
@@ -18,8 +25,12 @@ from logbus.kafka.topics import Topics
 from logbus.loads import audit, engine
 from logbus.loads.ledger import Ledger, refuse_busy
 from logbus.loads.sinks import each_sink_once
+from logbus.resident_driver import ResidentDriver
 from logbus.windows.catch_up import LoadPlan, progress_to
 from logbus.windows.migrations import create_ledger
+
+DRIVER_IDLE_SECONDS = 60.0  # a driver that nobody ends, since its command was killed; a longer freeze costs another start
+LOOK_SECONDS = 0.2  # between two looks at what is loaded by now
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +73,14 @@ class Loader:
             load.pipeline, log, self.now(), load.since, load.until, limit=load.limit, only_missing=load.only_missing
         )
         confirm(plan)
+        with self.driver(load) as driver:
+            if plan.to_load > plan.empty:
+                driver.start()
+            return self.load_plan(driver, ledger, log, load, plan)
+
+    def load_plan(
+        self, driver: ResidentDriver, ledger: Ledger, log: Topics, load: Load, plan: LoadPlan
+    ) -> list[model.AuditReport]:
         windows = self.freeze(ledger, log, plan)
         empty = [window for window in windows if not window.needs_load]
         starts = starts_of(window for window in windows if window.needs_load)
@@ -73,7 +92,7 @@ class Loader:
         if reports:
             self.say(f"without any record, by their boundaries: {many(len(reports), 'window')}")
         try:
-            reports += self.load_and_audit(ledger, log, load, starts)
+            reports += self.load_and_audit(driver, ledger, log, load, starts)
         except errors.LoadFailed:  # an hour that does not parse must not block the audits of those that do
             self.audit_unaudited(ledger, log, load)
             raise
@@ -86,7 +105,30 @@ class Loader:
         """Loads frozen windows again, whatever their state, and audits them."""
         spark_submit.require_spark(load.remote)
         ledger, log = Ledger(engine.connect(self.warehouse_url)), Topics(Client.for_command(self.client_config))
-        return self.load_and_audit(ledger, log, load, starts)
+        with self.driver(load) as driver:
+            return self.load_and_audit(driver, ledger, log, load, starts)
+
+    @contextmanager
+    def driver(self, load: Load) -> Iterator[ResidentDriver]:
+        """The driver of all applications' worth of windows; it starts with the first of them, and ends here."""
+        environment = {
+            **spark_submit.launcher_environment(os.environ),
+            **spark_submit.environment(self.warehouse_url, self.client_config),
+        }
+        if load.remote is not None:
+            environment[spark_submit.REMOTE_VARIABLE] = load.remote
+        is_remote = load.remote is not None
+        with tempfile.TemporaryDirectory(prefix="logbus-") as directory:
+            driver = ResidentDriver(
+                command=lambda arguments: spark_submit.command(load.pipeline, arguments, master=load.master, is_remote=is_remote),
+                environment=environment,
+                idle_seconds=DRIVER_IDLE_SECONDS,
+                directory=Path(directory),
+            )
+            try:
+                yield driver
+            finally:
+                driver.end(self.say)
 
     def audit_unaudited(self, ledger: Ledger, log: Topics, load: Load) -> list[model.AuditReport]:
         """Audits the span's windows that an interrupted load has left loaded and not audited."""
@@ -97,8 +139,10 @@ class Loader:
         sinks = each_sink_once()
         return [audit.audit_window(ledger.engine, log, load.pipeline, start, self.now(), sinks) for start in sorted(left)]
 
-    def load_and_audit(self, ledger: Ledger, log: Topics, load: Load, starts: Sequence[datetime]) -> list[model.AuditReport]:
-        """Application by application, so that what one has loaded is audited even if a later one fails."""
+    def load_and_audit(
+        self, driver: ResidentDriver, ledger: Ledger, log: Topics, load: Load, starts: Sequence[datetime]
+    ) -> list[model.AuditReport]:
+        """Group by group, so that what one has loaded is audited even if a later one fails."""
         run = spark_submit.LoadRun(
             ledger=ledger,
             pipeline_name=load.pipeline,
@@ -107,38 +151,77 @@ class Loader:
             say=self.say,
             supersede=load.supersede,
         )
-        sinks, reports = each_sink_once(), list[model.AuditReport]()
+        audits = Audits(ledger=ledger, log=log, pipeline_name=load.pipeline, now=self.now)
         loaded = 0
         try:
             for group in spark_submit.in_groups(starts):
                 accepted = group if load.accept_other_records else ()
-                run.load(lambda attempts: self.submit(load, attempts), group, accept_other_records=accepted)
+                with audits.beside(run):
+                    run.load(lambda attempts: self.submit(driver, load, attempts), group, accept_other_records=accepted)
                 loaded += len(group)
-                reports += [audit.audit_window(ledger.engine, log, load.pipeline, start, self.now(), sinks) for start in group]
+                audits.complete(group)
                 if loaded < len(starts):
                     self.say(f"{loaded} of {len(starts)} windows are loaded")
         except KeyboardInterrupt:
             loaded = sum(standing.is_loaded for standing in ledger.settle_attempts(run.attempts, self.now()))
-            self.say(how_far(load.pipeline, loaded, len(reports), len(starts)))
+            self.say(how_far(load.pipeline, loaded, len(audits.reports), len(starts)))
             raise
-        return sorted(reports, key=lambda report: report.window.interval)
+        return sorted(audits.reports.values(), key=lambda report: report.window.interval)
 
     def freeze(self, ledger: Ledger, log: Topics, plan: LoadPlan) -> list[model.FrozenWindow]:
         windows = ledger.freeze_plan(plan, log, self.now(), progress_to(self.say, plan.count))
         self.say(f"{many(len(windows), 'closed window')}, {many(sum(window.record_count for window in windows), 'record')}")
         return windows
 
-    def submit(self, load: Load, attempts: Sequence[model.Attempt]) -> None:
-        """Runs the application until it ends; its output is passed to `say`."""
+    def submit(self, driver: ResidentDriver, load: Load, attempts: Sequence[model.Attempt]) -> None:
+        """Has the driver load them; what it prints is passed to `say`."""
         limits = spark_submit.TaskLimits(max_task_bytes=load.max_task_bytes, warehouse_connections=load.warehouse_connections)
-        is_remote = load.remote is not None
-        command = spark_submit.command(load.pipeline, attempts, master=load.master, is_remote=is_remote, limits=limits)
-        environment = spark_submit.environment(self.warehouse_url, self.client_config)
-        if load.remote is not None:
-            environment[spark_submit.REMOTE_VARIABLE] = load.remote
-        status = spark_submit.run_spark(command, {**spark_submit.launcher_environment(os.environ), **environment}, self.say)
-        if status != 0:
-            raise errors.LoadFailed(f"the Spark application ended with code {status}; its output above says why")
+        driver.load(spark_submit.application_arguments(load.pipeline, attempts, limits), self.say)
+
+
+@dataclass(kw_only=True)
+class Audits:
+    """The audits of windows that a run has loaded, and their reports."""
+
+    ledger: Ledger
+    log: Topics
+    pipeline_name: str
+    now: Callable[[], datetime]
+    reports: dict[datetime, model.AuditReport] = field(default_factory=dict, init=False)
+    _sinks: audit.SinkFor = field(default_factory=each_sink_once, init=False)
+
+    def complete(self, starts: Iterable[datetime]) -> None:
+        """Audits those of the windows that are not audited yet."""
+        for start in starts:
+            if start not in self.reports:
+                self.reports[start] = self._audit(start)
+
+    @contextmanager
+    def beside(self, run: spark_submit.LoadRun) -> Iterator[None]:
+        """While the run loads on, what it has loaded is audited: either waits for the database most of the time."""
+        is_over = threading.Event()
+        thread = threading.Thread(target=self._follow, args=(run, is_over))
+        thread.start()
+        try:
+            yield
+        finally:
+            is_over.set()
+            thread.join()
+
+    def _follow(self, run: spark_submit.LoadRun, is_over: threading.Event) -> None:
+        with suppress(errors.LogbusError, DBAPIError):  # then `complete` meets it again, or it has passed
+            while not is_over.wait(LOOK_SECONDS):
+                own = {attempt.interval.start: attempt.number for attempt in run.attempts}
+                for interval in self.ledger.unaudited(self.pipeline_name):
+                    if is_over.is_set():
+                        return
+                    if interval.start in own:
+                        report = self._audit(interval.start)
+                        if report.window.loaded_attempt == own[interval.start]:  # and not what it is about to replace
+                            self.reports[interval.start] = report
+
+    def _audit(self, start: datetime) -> model.AuditReport:
+        return audit.audit_window(self.ledger.engine, self.log, self.pipeline_name, start, self.now(), self._sinks)
 
 
 def proven_empty(window: model.FrozenWindow) -> model.AuditReport:

@@ -20,6 +20,7 @@ import fcntl
 import hashlib
 import json
 import os
+import signal
 import socket
 import stat
 import subprocess
@@ -33,7 +34,7 @@ from logbus import errors, spark_submit, waiting
 
 ACCEPTED, ENDED = "LOGBUS_ACCEPTED", "LOGBUS_ENDED"
 LOG_TAIL_LINES = 20
-KEY_CHARACTERS = 32
+KEY_CHARACTERS = 16
 PATH_BYTES_MAX = 90  # Linux takes 107, macOS 103; the driver's listener has ten more at first
 
 Line = Callable[[str], None]
@@ -48,7 +49,7 @@ class ResidentDriver:
     environment: Mapping[str, str]
     idle_seconds: float
     directory: Path = field(default_factory=lambda: private_directory())
-    _process: subprocess.Popen[bytes] | None = field(default=None, init=False)  # while it starts: after that it is on its own
+    _process: subprocess.Popen[bytes] | None = field(default=None, init=False)  # if this object has started it
     _connection: socket.socket | None = field(default=None, init=False)
 
     @cached_property
@@ -70,7 +71,7 @@ class ResidentDriver:
             if not is_ours:
                 return False
             # In a variable of the object, too: `abandon` comes from a signal's handler.
-            self._connection = self._ask(arguments) or self._start(arguments, say)
+            self._connection = self._ask(arguments) or self._ask_when_started(arguments, say)
             try:
                 with self._connection.makefile(encoding="utf-8", errors="replace") as lines:
                     self._follow(lines, say)
@@ -79,15 +80,38 @@ class ResidentDriver:
                 self._connection = None
         return True
 
+    def start(self) -> None:
+        """Submits the program before there is anything to load. It belongs to a session of its own, since it may outlive us, and
+        has none of our streams."""
+        stay = ["--stay", str(self.path), "--idle-seconds", f"{self.idle_seconds:g}"]
+        with self._log_path.open("wb") as log:
+            self._process = subprocess.Popen(
+                self.command(stay),
+                env={**os.environ, **self.environment},
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    def end(self, say: Line) -> None:
+        """Ends the driver, if this object has started it."""
+        if self._process is not None:
+            spark_submit.end_group(self._process, say)
+
     def abandon(self) -> None:
         """Ends the load of this object, and with it the driver that does it. It may then still write to the attempts' own tables
         for a moment; end the attempts before or after."""
-        if self._process is not None:
+        if self._process is not None and self._process.poll() is None:
             with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._process.pid, 9)
+                os.killpg(self._process.pid, signal.SIGKILL)
         if self._connection is not None:
             with contextlib.suppress(OSError):
                 self._connection.shutdown(socket.SHUT_RDWR)
+
+    @property
+    def _log_path(self) -> Path:
+        return self.path.with_suffix(".log")
 
     @contextlib.contextmanager
     def _turn(self) -> Iterator[bool]:
@@ -113,34 +137,24 @@ class ResidentDriver:
         connection.close()
         return None
 
-    def _start(self, arguments: Sequence[str], say: Line) -> socket.socket:
-        """Submits the program. It belongs to a session of its own, since it outlives this task, and has none of its streams."""
-        log_path = self.path.with_suffix(".log")
-        stay = ["--stay", str(self.path), "--idle-seconds", f"{self.idle_seconds:g}"]
-        with log_path.open("wb") as log:
-            self._process = process = subprocess.Popen(
-                self.command(stay),
-                env={**os.environ, **self.environment},
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
+    def _ask_when_started(self, arguments: Sequence[str], say: Line) -> socket.socket:
+        if self._process is None or self._process.poll() is not None:
+            self.start()
+        process = self._process
+        assert process is not None, "it was just started"
 
         def asked() -> socket.socket | None:
             if process.poll() is not None:
                 raise errors.LoadFailed(
-                    f"the Spark application ended with code {process.returncode} before it was there; {tail(log_path)}"
+                    f"the Spark application ended with code {process.returncode} before it was there; {tail(self._log_path)}"
                 )
             return self._ask(arguments)
 
         try:
-            return waiting.wait_until(asked, what=f"the Spark driver (its log: {log_path})", poll_seconds=0.05, say=say)
+            return waiting.wait_until(asked, what=f"the Spark driver (its log: {self._log_path})", poll_seconds=0.05, say=say)
         except BaseException:
             self.abandon()
             raise
-        finally:
-            self._process = None
 
     def _follow(self, lines: Iterator[str], say: Line) -> None:
         errors_said: list[str] = []
@@ -154,7 +168,7 @@ class ResidentDriver:
                 errors_said.append(line.removeprefix("error: "))
             if not line.startswith(spark_submit.RESULT_PREFIX):
                 say(line)
-        raise errors.LoadFailed(f"the Spark driver ended in the middle of the load; {tail(self.path.with_suffix('.log'))}")
+        raise errors.LoadFailed(f"the Spark driver ended in the middle of the load; {tail(self._log_path)}")
 
 
 def private_directory() -> Path:

@@ -146,16 +146,9 @@ def spark_submit_binary() -> str:
     return str(Path(sysconfig.get_path("scripts")) / "spark-submit")
 
 
-def command(
-    pipeline_name: str,
-    attempts: Sequence[model.Attempt],
-    *,
-    master: str = LOCAL_MASTER,
-    is_remote: bool = False,
-    limits: TaskLimits = NO_OTHER_LIMITS,
-) -> list[str]:
-    """The whole command of a load."""
-    program = [str(application_path()), *application_arguments(pipeline_name, attempts, limits)]
+def command(pipeline_name: str, arguments: Sequence[str], *, master: str = LOCAL_MASTER, is_remote: bool = False) -> list[str]:
+    """The whole command of a load with the program's arguments: `application_arguments`, or those of a driver that stays."""
+    program = [str(application_path()), *arguments]
     return submission(program, f"logbus load {pipeline_name}", master=master, is_remote=is_remote)
 
 
@@ -182,7 +175,7 @@ OF_JAVA = "WARNING: Using incubator modules:"
 STOP_SECONDS_MAX = 60.0  # on SIGTERM a JVM runs its shutdown hooks first: a second, or a minute where the machine swaps
 
 
-def _end_group(process: subprocess.Popen[str], say: waiting.Say = waiting.say_nothing) -> None:
+def end_group(process: subprocess.Popen[Any], say: waiting.Say) -> None:
     """Ends the process and everything it started: gracefully, and by force if that takes too long."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         with suppress(ProcessLookupError):
@@ -209,7 +202,7 @@ def run_spark(command: Sequence[str], environment: Mapping[str, str], say: waiti
                 if not line.startswith((RESULT_PREFIX, OF_JAVA)):
                     say(line.rstrip())
         except BaseException:
-            _end_group(process, say)
+            end_group(process, say)
             raise
     return process.returncode
 

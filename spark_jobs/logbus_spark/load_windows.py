@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
@@ -118,6 +119,8 @@ def load(argv: Sequence[str], environ: Mapping[str, str], say: Callable[[str], N
 
 def main(argv: Sequence[str], environ: Mapping[str, str]) -> int:
     arguments = _parse_arguments(argv)
+    if spark_submit.REMOTE_VARIABLE in environ:  # told to end, it leaves the server, too
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit())
     try:
         if arguments.stay is not None:
             from logbus_spark import resident

@@ -105,15 +105,9 @@ def _header_content(content: bytes | None) -> Any:
     return {"base64": base64.b64encode(content).decode()} if "\0" in text else text
 
 
-def read_plan(
-    plan: TaskPlan,
-    client_config: Mapping[str, Any],
-    topic: str,
-    isolation_level: str,
-    consumer_config: Mapping[str, Any] = {},
-) -> Iterator[Records]:
+def read_plan(plan: TaskPlan, client_config: Mapping[str, Any], topic: str, isolation_level: str) -> Iterator[Records]:
     """All records of a plan, in chunks of one partition of one window."""
-    with exact_consumer(client_config, isolation_level, consumer_config) as consumer:
+    with exact_consumer(client_config, isolation_level) as consumer:
         for run in plan.runs:
             for messages, offsets in read_lists(consumer, topic, run.partition, run.start_offset, run.end_offset):
                 yield from of_messages(messages, offsets, run)

@@ -25,10 +25,6 @@ from logbus_spark.records import Records, read_plan
 if TYPE_CHECKING:
     from logbus.streams.kinds import Collector
 
-# An epoch reads each partition to its end. There the fetch in flight waits for more, and the next partition for that fetch: with
-# the 100 ms of a load, four partitions took a task 0.3 s.
-AT_THE_LOGS_END: Mapping[str, Any] = {"fetch.wait.max.ms": 10}
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpochJob:
@@ -85,11 +81,7 @@ def epoch_plans(job: EpochJob, client_config: Mapping[str, Any]) -> Callable[[It
 
     def run(plans: Iterator[TaskPlan]) -> Iterator[EpochTaskResult]:
         keep_pandas_out()
-        chunks = (
-            records
-            for plan in plans
-            for records in read_plan(plan, client_config, job.topic, job.isolation_level, AT_THE_LOGS_END)
-        )
+        chunks = (records for plan in plans for records in read_plan(plan, client_config, job.topic, job.isolation_level))
         yield aggregate_chunks(chunks, job)
 
     return run

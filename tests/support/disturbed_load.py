@@ -40,7 +40,8 @@ def start(
 ) -> subprocess.Popen[bytes]:
     """spark-submit with this program, in its own process group; with `remote`, the program alone. `secrets` are the warehouse's URL and the
     client settings."""
-    submitted = spark_submit.command(pipeline_name, attempts, master=master, is_remote=remote is not None, limits=limits)
+    arguments = spark_submit.application_arguments(pipeline_name, attempts, limits)
+    submitted = spark_submit.command(pipeline_name, arguments, master=master, is_remote=remote is not None)
     command = [__file__ if word == str(spark_submit.application_path()) else word for word in submitted]
     server = {spark_submit.REMOTE_VARIABLE: remote} if remote is not None else {}
     disturbances = {FOLDER: str(folder), STOP: stop, TASKS: tasks}

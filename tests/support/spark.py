@@ -49,10 +49,16 @@ def spark_session() -> Iterator[SparkSession]:
 def spark_connect(spark_session: SparkSession) -> Iterator[str]:
     """Spark's own server for Spark Connect, in the JVM of that session; its address."""
     classes: Any = spark_session._jvm
-    service = getattr(getattr(classes.org.apache.spark.sql.connect.service, "SparkConnectService$"), "MODULE$")
+    service = connect_service(spark_session)
     service.start(spark_session._jsc.sc())
     yield f"sc://127.0.0.1:{service.localPort()}"
     service.stop(classes.scala.Option.empty(), classes.scala.Option.empty())
+
+
+def connect_service(spark_session: SparkSession) -> Any:
+    """What the server is in its JVM."""
+    classes: Any = spark_session._jvm
+    return getattr(getattr(classes.org.apache.spark.sql.connect.service, "SparkConnectService$"), "MODULE$")
 
 
 @pytest.fixture(scope="session")

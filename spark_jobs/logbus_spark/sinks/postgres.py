@@ -10,7 +10,8 @@ Only what differs is copied: the window's columns are defaults of its table, and
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
 
 import adbc_driver_postgresql
@@ -50,6 +51,9 @@ class PostgresTaskSink:
         self._waiting: dict[str, list[pa.RecordBatch]] = {}
         self._rows = 0
         self._bytes = 0
+        # While the server stores one part of the rows, the task reads and parses the next one.
+        self._copier = ThreadPoolExecutor(1)
+        self._copying: Future[None] | None = None
 
     def __enter__(self) -> PostgresTaskSink:
         self._database = adbc_driver_postgresql.connect(self._uri)
@@ -61,14 +65,17 @@ class PostgresTaskSink:
         try:
             if kind is None:
                 self.flush()
+                self._await_copy()
                 with AdbcStatement(self._connection) as statement:
                     statement.set_sql_query(TRANSACTION)
                     stream, _ = statement.execute_query()
                     self.transaction = pa.RecordBatchReader.from_stream(stream).read_all()[0][0].as_py()
                 self._connection.commit()
             else:
+                self._copier.shutdown()
                 self._connection.rollback()
         finally:
+            self._copier.shutdown()
             self._connection.close()
             self._database.close()
 
@@ -86,8 +93,19 @@ class PostgresTaskSink:
             self.flush()
 
     def flush(self) -> None:
-        """Appends the buffered rows, one COPY per table; they become visible with the commit."""
-        for table, batches in self._waiting.items():
+        """Begins to append the buffered rows, once those before are appended; they become visible with the commit."""
+        self._await_copy()
+        self._copying = self._copier.submit(self._copy, self._waiting)
+        self._waiting, self._rows, self._bytes = {}, 0, 0
+
+    def _await_copy(self) -> None:
+        """Raises what the copy in progress has failed with."""
+        if self._copying is not None:
+            self._copying.result()
+
+    def _copy(self, waiting: Mapping[str, Sequence[pa.RecordBatch]]) -> None:
+        """One COPY per table."""
+        for table, batches in waiting.items():
             rows, copied = pa.Table.from_batches(batches), {}
             for field, column in zip(rows.schema, rows.columns, strict=True):
                 if field.name in WINDOW_COLUMNS or column.null_count == len(column):
@@ -99,4 +117,3 @@ class PostgresTaskSink:
                 statement.set_options(**APPEND, **{StatementOptions.INGEST_TARGET_TABLE.value: table})
                 statement.bind_stream(pa.table(copied).to_reader())
                 statement.execute_update()
-        self._waiting, self._rows, self._bytes = {}, 0, 0

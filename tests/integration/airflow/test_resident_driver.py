@@ -107,6 +107,16 @@ def test_a_load_that_fails_says_why_and_ends_the_driver(drivers: Drivers, told: 
     assert drivers.load("say")[0] != drivers.pids[0]
 
 
+def test_a_driver_can_be_started_before_there_is_anything_to_load_and_ended(drivers: Drivers) -> None:
+    driver = drivers.of()
+    driver.start()
+    wait_until(driver.path.exists, what="the driver")
+    pid, _ = drivers.load("say", driver=driver)
+    assert drivers.load("say")[0] == pid, "any other load gets to it"
+    driver.end(print)
+    drivers.wait_until_ended(pid)
+
+
 def test_a_load_that_is_given_up_ends_its_driver(drivers: Drivers) -> None:
     driver = drivers.of()
     failed: list[Exception] = []

@@ -1,24 +1,29 @@
 from __future__ import annotations
 
+import sys
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
 from logbus import loading, spark_submit
 from logbus.errors import AttemptSuperseded, LoadFailed, WindowBusy
-from logbus.kafka.client import Client
-from logbus.kafka.topics import Topics
-from logbus.loading import Load, Loader, how_far, next_to_load
+from logbus.loading import Audits, Load, Loader, how_far, next_to_load
 from logbus.model import WindowState
+from logbus.resident_driver import ResidentDriver
+from logbus.waiting import wait_until
 
 from tests.support.ledgers import NOW, World, at
-from tests.support.loads import load_hours
+from tests.support.loads import Loading, load_hours
 
-ENDS_WELL = ["true"]  # stands in for spark-submit
+
+def ends_well(pipeline_name: str, arguments: Sequence[str], **chosen: object) -> list[str]:
+    """Stands in for spark-submit: loads nothing."""
+    return [sys.executable, "-m", "tests.support.staying_program", *arguments]
 
 
 @pytest.fixture
 def loader(world: World, monkeypatch: pytest.MonkeyPatch) -> Loader:
-    monkeypatch.setattr(spark_submit, "command", lambda *given, **chosen: ENDS_WELL)
+    monkeypatch.setattr(spark_submit, "command", ends_well)
     url = world.ledger.engine.url.render_as_string(hide_password=False)
     return Loader(warehouse_url=url, client_config={}, now=lambda: NOW, say=lambda line: None)
 
@@ -29,10 +34,14 @@ def frozen(world: World) -> None:
     world.freeze(1)
 
 
+def load_first_hour(loader: Loader) -> None:
+    loader.reload(Load(pipeline="p"), [at(1)])
+
+
 def test_an_application_that_ends_well_and_commits_nothing_has_not_loaded(world: World, loader: Loader) -> None:
     frozen(world)
     with pytest.raises(LoadFailed, match="2015-05-17T01:00:00Z: attempt 1 is failed"):
-        loader.load_and_audit(world.ledger, Topics(Client({})), Load(pipeline="p"), [at(1)])
+        load_first_hour(loader)
 
 
 def test_a_load_that_somebody_took_over_says_so(world: World, loader: Loader, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -43,7 +52,7 @@ def test_a_load_that_somebody_took_over_says_so(world: World, loader: Loader, mo
 
     monkeypatch.setattr(Loader, "submit", take_over)
     with pytest.raises(AttemptSuperseded, match="attempt 2 of run another took over from attempt 1 and is at work on it"):
-        loader.load_and_audit(world.ledger, Topics(Client({})), Load(pipeline="p"), [at(1)])
+        load_first_hour(loader)
 
 
 @pytest.fixture
@@ -65,13 +74,29 @@ def test_empty_windows_are_exact_though_the_others_fail(world: World, between: L
     assert states(world) == [WindowState.FROZEN, WindowState.AUDITED, WindowState.AUDITED, WindowState.FROZEN]
 
 
-def test_a_load_of_empty_windows_alone_starts_no_spark(world: World, between: Loader) -> None:
+def test_a_load_of_empty_windows_alone_starts_no_spark(world: World, between: Loader, monkeypatch: pytest.MonkeyPatch) -> None:
     load_hours(world, 1, 4)
+    monkeypatch.setattr(ResidentDriver, "start", lambda driver: pytest.fail("Spark is not needed"))
     said: list[str] = []
     reports = replace(between, say=said.append).load(Load(pipeline="p", only_missing=True))
     assert [(report.window.interval.start, report.verdict) for report in reports] == [(at(n), "exact") for n in (1, 2, 3, 4)]
     left = "loaded before and not audited: 2 windows, audited now"
     assert said == ["2 closed windows, 0 records", "without any record, by their boundaries: 2 windows", left]
+
+
+def test_what_a_run_has_loaded_is_audited_while_it_loads_on_and_what_it_will_replace_is_not_taken_for_it(world: World) -> None:
+    world.fill(1.2, 2.2)
+    load_hours(world, 2)
+    run = spark_submit.LoadRun(ledger=world.ledger, pipeline_name="p", run_id="r", now=lambda: NOW, say=print)
+    audits = Audits(ledger=world.ledger, log=world.log, pipeline_name="p", now=lambda: NOW)
+    first = Loading.of(world, 1)
+    with audits.beside(run):
+        first.load()
+        run.attempts += [first.attempt, *world.begin(2)]
+        wait_until(lambda: not world.ledger.unaudited("p"), what="the audits")
+    assert [*audits.reports] == [at(1)]
+    audits.complete([at(1), at(2)])
+    assert [report.verdict for report in audits.reports.values()] == ["exact", "exact"]
 
 
 def test_the_next_load_audits_what_an_interrupted_one_left_and_what_an_audit_found_wrong_it_leaves(
@@ -133,23 +158,20 @@ def test_windows_that_another_run_takes_while_a_load_is_under_way_are_left_to_it
     assert world.ledger.window("p", at(1)).last_attempt == 1
 
 
-def test_an_interrupt_says_how_far_the_load_came(world: World, loader: Loader, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupt_says_how_far_the_load_came(world: World, loader: Loader) -> None:
     frozen(world)
     said: list[str] = []
 
     def interrupted_by_first_line(line: str) -> None:
         said.append(line)
-        if line == "Spark is at work":
+        if line.startswith("process"):  # the driver's, which is at work
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(spark_submit, "command", lambda *given, **chosen: ["echo", "Spark is at work"])
     with pytest.raises(KeyboardInterrupt):
-        replace(loader, say=interrupted_by_first_line).load_and_audit(
-            world.ledger, Topics(Client({})), Load(pipeline="p"), [at(1)]
-        )
+        load_first_hour(replace(loader, say=interrupted_by_first_line))
     assert said[-1] == how_far("p", loaded=0, audited=0, count=1)
     with pytest.raises(LoadFailed, match="attempt 2 is failed"):  # the first has ended and blocks nothing
-        loader.load_and_audit(world.ledger, Topics(Client({})), Load(pipeline="p"), [at(1)])
+        load_first_hour(loader)
 
 
 def test_what_an_interrupted_load_leaves_is_counted() -> None:

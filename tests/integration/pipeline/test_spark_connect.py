@@ -8,13 +8,16 @@ from pathlib import Path
 
 import pytest
 from logbus import spark_submit
+from logbus.loading import Load, Loader
 from logbus.waiting import wait_until
 from logbus_spark.session import parallelism, run_plans
+from pyspark.sql import SparkSession
 from sqlalchemy import Engine, text
 
 from tests.support import disturbed_load
 from tests.support.ledgers import NOW, at
 from tests.support.real_pipeline import HOURS, RealPipeline, engine, secrets, two_hours  # noqa: F401
+from tests.support.spark import connect_service
 
 APPENDING = "select count(*) from pg_stat_activity where application_name = 'logbus task'"
 
@@ -65,3 +68,18 @@ def test_an_hour_is_loaded_exactly_though_a_task_fails_after_its_commit(
     assert max(appending) <= limits.warehouse_connections
     assert (two_hours.loaded_hours(), two_hours.found()) == ([HOURS[0]], two_hours.expected())
     assert two_hours.audit(HOURS[0]).problems == ()
+
+
+def test_the_command_loads_there_too_and_leaves_the_server(
+    two_hours: RealPipeline,  # noqa: F811
+    spark_connect: str,
+    spark_session: SparkSession,
+) -> None:
+    sessions = connect_service(spark_session).sessionManager()
+    before = sessions.listActiveSessions().size()
+    url, config = secrets(two_hours)
+    loader = Loader(warehouse_url=url, client_config=config, now=lambda: NOW, say=print)
+    hours = [at(number) for number in HOURS]
+    reports = loader.reload(Load(pipeline=two_hours.name, remote=spark_connect), hours)
+    assert [report.verdict for report in reports] == ["exact", "exact"]
+    assert sessions.listActiveSessions().size() == before

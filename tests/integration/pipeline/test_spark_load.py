@@ -113,7 +113,8 @@ def kill_in_the_middle(
     starts = [window.interval.start for window in windows if window.needs_load]
     attempts = ledger.begin_attempts("access", starts, "killed", 1, now())
     environment = {**os.environ, **spark_submit.environment(url, client_config)}
-    driver = subprocess.Popen(spark_submit.command("access", attempts), env=environment, start_new_session=True)
+    command = spark_submit.command("access", spark_submit.application_arguments("access", attempts))
+    driver = subprocess.Popen(command, env=environment, start_new_session=True)
     try:
         staging = f"logbus_staging.{attempts[0].staging_table}"
         wait_until(lambda: runs(driver) and exists(engine, staging), what="the staging table")

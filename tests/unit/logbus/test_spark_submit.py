@@ -13,7 +13,7 @@ URL = "postgresql://me:sesame@db/logs"
 
 
 def test_the_command_names_pipeline_and_attempts_and_no_secret() -> None:
-    command = spark_submit.command("p", [attempt_at(at(10), 3)], master="local[3]")
+    command = spark_submit.command("p", spark_submit.application_arguments("p", [attempt_at(at(10), 3)]), master="local[3]")
     assert command[-4:] == ["--pipeline", "p", "--window", "2015-05-17T10:00:00Z=3"]
     assert command[command.index("--master") + 1] == "local[3]"
     assert "sesame" not in " ".join(command)
@@ -21,7 +21,8 @@ def test_the_command_names_pipeline_and_attempts_and_no_secret() -> None:
 
 def test_a_load_behind_spark_connect_is_the_program_alone() -> None:
     limits = spark_submit.TaskLimits(warehouse_connections=2)
-    command = spark_submit.command("p", [attempt_at(at(10), 3)], is_remote=True, limits=limits)
+    arguments = spark_submit.application_arguments("p", [attempt_at(at(10), 3)], limits)
+    command = spark_submit.command("p", arguments, is_remote=True)
     program = [sys.executable, str(spark_submit.application_path())]
     assert command == [*program, "--warehouse-connections", "2", "--pipeline", "p", "--window", "2015-05-17T10:00:00Z=3"]
 
