@@ -105,10 +105,13 @@ def large_window(place: Any, console: Console, scale: Scale) -> list[Figure]:
     ours, again, avro, barest, usual, audits, checksums = [], [], [], [], [], [], []
     for number in range(scale.rounds):
         here = place(f"round_{number}")
+        scale.settle()
         loaded, reloaded = load_ours(here, "events", count, rerun=True)
         ours.append(loaded)
         again.append(reloaded)
+        scale.settle()
         avro.append(load_ours(here, AVRO_TOPIC, count)[0])
+        scale.settle()
         barest.append(load_plainly(here, "barest", "events", count))
         usual += load_usually(here, "events", count, console)
         audits.append(audit_seconds(here, "events"))

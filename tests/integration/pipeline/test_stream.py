@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -99,6 +100,29 @@ def test_a_stream_is_computed_behind_spark_connect(pipeline: RealPipeline, wareh
     StreamSubmission(warehouse_url=warehouse_url, client_config=settings, say=print, remote=spark_connect).once("words")
     with pipeline.engine.connect() as connection:
         assert connection.execute(text("select sum(rows) from words")).scalar_one() == 3 * 99
+
+
+def test_nothing_that_lies_on_the_drivers_disk_matters_to_a_stream(
+    pipeline: RealPipeline, warehouse_url: str, spark_connect: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There is no checkpoint that could be lost, another stream's, or old: each run has another home, working and temporary
+    directory than the one before: a new one, one in which another stream was computed, and that of its first run."""
+    for name in ("words", "others"):
+        stream = define_stream(name, pipeline.name, keys=["word"], measures={"rows": count()}, max_offsets_per_trigger=200)
+        stream_ledger.define(pipeline.engine, stream, NOW)
+    runs = [("words", "first"), ("others", "another"), ("words", "new"), ("words", "another"), ("words", "first")]
+    for number, (name, place) in enumerate(runs):
+        pipeline.send(values(10 + number, 500, 0))
+        home = tmp_path / place
+        home.mkdir(exist_ok=True)
+        for variable in ("HOME", "TMPDIR"):
+            monkeypatch.setenv(variable, str(home))
+        monkeypatch.chdir(home)
+        settings = pipeline.client_config
+        StreamSubmission(warehouse_url=warehouse_url, client_config=settings, say=print, remote=spark_connect).once(name)
+        assert [*home.rglob("*")] == []
+        with pipeline.engine.connect() as connection:
+            assert connection.execute(text(f"select sum(rows) from {name}")).scalar_one() == 495 * (number + 1)
 
 
 @pytest.mark.usefixtures("without_spark")  # of the loads
