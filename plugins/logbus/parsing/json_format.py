@@ -43,14 +43,18 @@ def _are_plain(values: Sequence[bytes]) -> bool:
 
 def _quick_columns(values: Sequence[bytes], columns: Mapping[str, str], *, with_rest: bool = False) -> Sequence[pa.Array] | None:
     """The objects' members as columns; then, if asked for, a column of objects with all other members."""
-    rows = _objects(values)
-    if rows is None:
-        return None
-    typed_members = list(zip(members(rows, list(columns)), columns.values(), strict=True))
-    if with_rest:
-        typed_members.append(([json_records.rest_of(row, columns) for row in rows], "jsonb"))
+    names, kinds = [*columns], [*columns.values()]
+    of_names = None if with_rest else _parsed_members(values, names)
+    if of_names is None:
+        rows = _objects(values)
+        if rows is None:
+            return None
+        of_names = members(rows, names)
+        if with_rest:
+            of_names = [*of_names, [json_records.rest_of(row, columns) for row in rows]]
+            kinds.append("jsonb")
     arrays = []
-    for of_all_rows, kind in typed_members:
+    for of_all_rows, kind in zip(of_names, kinds, strict=True):
         array = _column(of_all_rows, kind)
         if array is None:
             return None
@@ -59,13 +63,29 @@ def _quick_columns(values: Sequence[bytes], columns: Mapping[str, str], *, with_
 
 
 def members(rows: Sequence[Mapping[str, Any]], names: Sequence[str]) -> Sequence[Sequence[Any]]:
-    """The members of each name. Usually every object of a topic has all of them, and one `itemgetter` takes them at once."""
+    """The members of each name; None where a row has none."""
     try:
-        if len(names) > 1:
-            return list(zip(*map(itemgetter(*names), rows), strict=True))
+        return _taken(rows, names)
     except KeyError:
-        pass
-    return [[row.get(name) for row in rows] for name in names]
+        return [[row.get(name) for row in rows] for name in names]
+
+
+def _taken(rows: Iterable[Mapping[str, Any]], names: Sequence[str]) -> Sequence[Sequence[Any]]:
+    """Usually every object of a topic has all members, and one `itemgetter` takes them at once."""
+    if len(names) > 1:
+        return list(zip(*map(itemgetter(*names), rows), strict=True))
+    return [list(map(itemgetter(name), rows)) for name in names]
+
+
+def _parsed_members(values: Sequence[bytes], names: Sequence[str]) -> Sequence[Sequence[Any]] | None:
+    """The members of objects that have all of them, or None. Each object is freed once they are taken: ten thousand objects do
+    not fit into the processor's cache, and with two tasks at once that cost as much as the parsing."""
+    if _may_hold_nul(values):
+        return None
+    try:
+        return _taken(map(orjson.loads, values), names)
+    except (KeyError, TypeError, orjson.JSONDecodeError):
+        return None
 
 
 def _objects(values: Sequence[bytes]) -> list[dict[str, Any]] | None:
@@ -74,10 +94,14 @@ def _objects(values: Sequence[bytes]) -> list[dict[str, Any]] | None:
         rows = list(map(orjson.loads, values))
     except orjson.JSONDecodeError:
         return None
+    return None if set(map(type, rows)) != {dict} or _may_hold_nul(values) else rows
+
+
+def _may_hold_nul(values: Sequence[bytes]) -> bool:
+    """Whether one of the texts has the escape of a NUL, or what looks like it."""
     sources = b" ".join(values)
     # One byte is searched forty times as fast as several, and most objects have no escapes at all.
-    escapes_nul = b"\\" in sources and json_records.ESCAPED_NUL in sources
-    return None if escapes_nul or set(map(type, rows)) != {dict} else rows
+    return b"\\" in sources and json_records.ESCAPED_NUL in sources
 
 
 # What Arrow and the converters raise for a value that is not of the requested type.
