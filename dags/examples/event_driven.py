@@ -6,7 +6,7 @@ loaded it. `page_views_by_day` runs on a cron schedule and waits for the 24 wind
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any
 
 from airflow.sdk import DAG, Asset, AssetWatcher, task
@@ -16,7 +16,7 @@ from logbus.operators.take_windows import TakeWindowsOperator
 from logbus.sensors.window_event import WindowEventTrigger
 from logbus.sensors.window_loaded import WindowLoadedSensor
 
-AUDITED = WindowEventTrigger(pipeline="page_views", stage="audited", poll_seconds=10.0)
+AUDITED = WindowEventTrigger(pipeline="page_views", stage="audited")
 AUDITED_HOUR = Asset("page_views audited hour", watchers=[AssetWatcher(name="page_views audited", trigger=AUDITED)])
 SETTINGS: dict[str, Any] = {"catchup": False, "start_date": datetime(2000, 1, 1, tzinfo=UTC), "tags": ["logbus", "example"]}
 
@@ -49,7 +49,5 @@ def count_day(span: dict[str, str]) -> int:
 
 
 with DAG("page_views_by_day", schedule=CronDataIntervalTimetable("0 0 * * *", timezone="UTC"), **SETTINGS):
-    day = WindowLoadedSensor(
-        task_id="day", pipeline="page_views", audited=True, deferrable=True, poke_interval=timedelta(seconds=5)
-    )
+    day = WindowLoadedSensor(task_id="day", pipeline="page_views", audited=True, deferrable=True)
     count_day(day.output)

@@ -25,7 +25,7 @@ from logbus.loads import frozen_schemas, read_tally, tally, target
 from logbus.loads.attempts import lock_if_current
 from logbus.loads.commit_checks import LoadedRecords, SealedWindow, other_records, refuse_errors, refuse_mismatch
 from logbus.loads.tally import DEAD_LETTERS, Checksum, Published
-from logbus.windows import rows, schema, sql_errors
+from logbus.windows import announcements, rows, schema, sql_errors
 from logbus.windows.table_names import SCHEMA, WINDOW_COLUMNS, TableName, leaf_name, quoted
 
 # The columns of a dead letter that its task has written.
@@ -263,6 +263,7 @@ def write_ledger(connection: Connection, load: SealedWindow, done: Commit, now: 
     frozen_schemas.freeze(connection, load, now)
     committed = (attempt.c.window_id == load.window.id, attempt.c.number == load.attempt.number)
     connection.execute(update(attempt).where(*committed).values(**loaded, **ended))
+    announcements.notify(connection, load.window.pipeline)
 
 
 def write_hours(connection: Connection, window_id: int, histogram: Mapping[int, int]) -> dict[str, int]:

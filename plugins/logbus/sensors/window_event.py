@@ -21,6 +21,7 @@ from sqlalchemy import Engine
 
 from logbus.hooks.warehouse import WarehouseHook
 from logbus.model import Interval, Pipeline, instant_text, utc_now
+from logbus.sensors.ledger_news import listening
 from logbus.sensors.window_sensor import AWAY, POLL_SECONDS_DEFAULT, Answer, ask_ledger
 from logbus.windows.announcements import Stage, begin_watch, note_announced, unannounced
 
@@ -81,7 +82,7 @@ class WindowEventTrigger(BaseEventTrigger):
 
 
 class WindowEvents(SharedStreamProducer, LoggingMixin):  # type: ignore[misc]
-    """Polls the ledger for windows to announce, and records those whose events are stored."""
+    """Asks the ledger for windows to announce, and records those whose events are stored."""
 
     def __init__(
         self, trigger: WindowEventTrigger, *, now: Callable[[], datetime] = utc_now, hook: type[WarehouseHook] = WarehouseHook
@@ -95,12 +96,14 @@ class WindowEvents(SharedStreamProducer, LoggingMixin):  # type: ignore[misc]
     async def open_stream(self) -> AsyncIterator[tuple[dict[str, Any], datetime]]:
         trigger = self._trigger
         await self._ask(lambda engine: begin_watch(engine, trigger.watcher, trigger.pipeline, Stage(trigger.stage), self._now()))
-        while True:
-            for interval in await self._ask(lambda engine: unannounced(engine, trigger.watcher, self._now())):
-                if interval.start not in self._under_way:
-                    self._under_way.add(interval.start)
-                    yield self._event(interval), interval.start
-            await asyncio.sleep(trigger.poll_seconds)
+        async with listening(self._hook(trigger.warehouse_conn_id)) as news:
+            while True:
+                heard = news.heard(trigger.pipeline)
+                for interval in await self._ask(lambda engine: unannounced(engine, trigger.watcher, self._now())):
+                    if interval.start not in self._under_way:
+                        self._under_way.add(interval.start)
+                        yield self._event(interval), interval.start
+                await news.wait(trigger.pipeline, heard, trigger.poll_seconds)
 
     async def advance(self, batch: Sequence[AdvanceItem]) -> None:
         """Records the events that are stored; the next poll finds the others again."""

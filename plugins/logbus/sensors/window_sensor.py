@@ -22,6 +22,7 @@ from sqlalchemy.exc import InterfaceError, OperationalError
 
 from logbus import errors, model, task_context
 from logbus.hooks.warehouse import WarehouseHook
+from logbus.sensors.ledger_news import listening
 
 RETRIES_DEFAULT = 2
 RETRY_DELAY_DEFAULT = timedelta(seconds=10)
@@ -134,10 +135,12 @@ class LedgerSensor(WindowSensor):
 
 
 class LedgerTrigger(BaseTrigger):
-    """Base of the triggers that wait for the ledger: fires once `has_happened`."""
+    """Base of the triggers that wait for the ledger: fires once `has_happened`, which is asked every `poll_seconds`, and at once
+    when a window of `pipeline` changes."""
 
     warehouse_conn_id: str
     poll_seconds: float
+    pipeline = ""
 
     @abstractmethod
     def has_happened(self, engine: Engine) -> bool:
@@ -149,8 +152,11 @@ class LedgerTrigger(BaseTrigger):
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         hook = WarehouseHook(self.warehouse_conn_id)
-        while not await self.fires(hook):
-            await asyncio.sleep(self.poll_seconds)
+        async with listening(hook) as news:
+            heard = news.heard(self.pipeline)
+            while not await self.fires(hook):
+                await news.wait(self.pipeline, heard, self.poll_seconds)
+                heard = news.heard(self.pipeline)
         yield TriggerEvent(self.event())
 
     async def fires(self, hook: WarehouseHook) -> bool:

@@ -25,6 +25,15 @@ from logbus.windows.rows import among, pipeline_row, to_pipeline
 ANNOUNCED_AT_ONCE_MAX = 100  # of a backlog, per poll
 
 
+# On which PostgreSQL says that windows of a pipeline have changed, for whoever would otherwise ask again and again.
+CHANNEL = "logbus_windows"
+
+
+def notify(connection: Connection, pipeline_name: str) -> None:
+    """A window of the pipeline reaches a stage; said when the transaction commits."""
+    connection.execute(select(func.pg_notify(CHANNEL, pipeline_name)))
+
+
 class Stage(StrEnum):
     """How far a window must have progressed to be announced."""
 
