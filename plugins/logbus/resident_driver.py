@@ -66,18 +66,23 @@ class ResidentDriver:
 
     def load(self, arguments: Sequence[str], say: Line) -> bool:
         """Has these attempts loaded, by the driver that is there or by a new one; False if that is doing another load right now.
-        `LoadFailed` if the driver reports a failure, or ends."""
+        `LoadFailed` if the driver reports a failure, or ends. What Spark or a parser has printed meanwhile is said at the end."""
         with self._turn() as is_ours:
             if not is_ours:
                 return False
+            printed_before = self._log_path.stat().st_size if self._log_path.exists() else 0
             # In a variable of the object, too: `abandon` comes from a signal's handler.
-            self._connection = self._ask(arguments) or self._ask_when_started(arguments, say)
+            self._connection = self._ask(arguments)
+            if self._connection is None:
+                printed_before = 0
+                self._connection = self._ask_when_started(arguments, say)
             try:
                 with self._connection.makefile(encoding="utf-8", errors="replace") as lines:
                     self._follow(lines, say)
             finally:
                 self._connection.close()
                 self._connection = None
+                self._say_printed(printed_before, say)
         return True
 
     def start(self) -> None:
@@ -102,12 +107,12 @@ class ResidentDriver:
     def abandon(self) -> None:
         """Ends the load of this object, and with it the driver that does it. It may then still write to the attempts' own tables
         for a moment; end the attempts before or after."""
-        if self._process is not None and self._process.poll() is None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self._process.pid, signal.SIGKILL)
         if self._connection is not None:
             with contextlib.suppress(OSError):
                 self._connection.shutdown(socket.SHUT_RDWR)
+        elif self._process is not None and self._process.poll() is None:  # it has taken nothing yet
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
 
     @property
     def _log_path(self) -> Path:
@@ -169,6 +174,13 @@ class ResidentDriver:
             if not line.startswith(spark_submit.RESULT_PREFIX):
                 say(line)
         raise errors.LoadFailed(f"the Spark driver ended in the middle of the load; {tail(self._log_path)}")
+
+    def _say_printed(self, begin: int, say: Line) -> None:
+        with self._log_path.open("rb") as log:
+            log.seek(begin)
+            for line in log.read().decode(errors="replace").splitlines():
+                if not line.startswith(spark_submit.OF_JAVA):
+                    say(line)
 
 
 def private_directory() -> Path:

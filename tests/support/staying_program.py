@@ -1,5 +1,5 @@
 """`load_windows.py --stay` without Spark: run as a program by the tests of the resident driver. What it "loads" is what it is told:
-`say TEXT...`, `fail`, `crash`, or `wait`, which takes until its connection is closed."""
+`say TEXT...`, `print TEXT...` to its log, `fail`, `crash`, or `wait`, which takes until its connection is closed."""
 
 from __future__ import annotations
 
@@ -22,6 +22,8 @@ def load(arguments: Sequence[str], say: Callable[[str], None]) -> int:
         case ["fail"]:
             say("error: told to fail")
             return 1
+        case ["print", *words]:
+            print(*words, flush=True)
         case ["say", *words]:
             for word in words:
                 say(word)

@@ -65,8 +65,14 @@ def drivers() -> Iterator[Drivers]:
 
 def test_one_driver_does_one_load_after_the_other(drivers: Drivers) -> None:
     first, said = drivers.load("say", "a", "b")
-    assert said == ["a", "b"]
+    assert said == ["a", "b", "this is the log"]
     assert drivers.load("say", "c") == (first, ["c"])
+
+
+def test_what_is_printed_during_a_load_is_said_at_its_end_and_only_then(drivers: Drivers) -> None:
+    assert drivers.load("print", "of the first")[1] == ["this is the log", "of the first"]
+    assert drivers.load("print", "of the second")[1] == ["of the second"]
+    assert drivers.load("say", "c")[1] == ["c"]
 
 
 def test_a_load_never_gets_to_a_driver_of_other_rights_or_another_time(drivers: Drivers) -> None:
@@ -88,7 +94,9 @@ def test_a_driver_that_is_at_work_does_not_keep_another_task_waiting(drivers: Dr
     with driver.path.with_suffix(".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         assert driver.load(["say"], print) is False
-    assert driver.load(["say"], lambda line: drivers.pids.append(int(line.split()[1]))) is True
+    said: list[str] = []
+    assert driver.load(["say"], said.append) is True
+    drivers.pids.append(int(said[0].removeprefix("process ")))
 
 
 def test_it_ends_when_nothing_comes_and_leaves_no_socket(drivers: Drivers) -> None:
