@@ -22,7 +22,7 @@ INTEGRATION = "logbus"
 KINDS = {"operators": "operators", "sensors": "sensors", "hooks": "hooks", "triggers": "sensors"}
 WITHOUT_SENSOR = "window_event"
 # Modules that modules of these kinds share; DAG authors do not import them.
-SHARED = frozenset({"__init__", "window_operator", "window_sensor"})
+SHARED = frozenset({"__init__", "ledger_news", "window_operator", "window_sensor"})
 
 
 def get_provider_info() -> dict[str, Any]:
