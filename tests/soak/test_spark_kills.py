@@ -23,7 +23,7 @@ pytestmark = pytest.mark.usefixtures("without_spark")
 
 # The driver's position when it is killed.
 STEPS = {
-    "before it has asked anything": "SELECT logbus.pipeline",
+    "behind its first question": "SELECT logbus.attempt",
     "while staging tables are made": 'create table if not exists "logbus_staging"',
     "with staging tables and no rows": 'create table if not exists "logbus_staging"|after commit',
     "with everything staged": 'create table if not exists "logbus_staging"|after commit|SELECT logbus."window".last_attempt',
