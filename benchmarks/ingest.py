@@ -111,10 +111,10 @@ def large_window(place: Any, console: Console, scale: Scale) -> list[Figure]:
             ours.append(loaded)
             again.append(reloaded)
 
-        def load_barely(here: Place = here) -> None:
+        def load_by_barest_job(here: Place = here) -> None:
             barest.append(load_plainly(here, "barest", "events", count))
 
-        for load in (load_by_us, load_barely) if number % 2 == 0 else (load_barely, load_by_us):
+        for load in (load_by_us, load_by_barest_job) if number % 2 == 0 else (load_by_barest_job, load_by_us):
             settle(here, scale)
             load()
         settle(here, scale)

@@ -110,7 +110,7 @@ class Loader:
 
     @contextmanager
     def driver(self, load: Load) -> Iterator[ResidentDriver]:
-        """The driver of all applications' worth of windows; it starts with the first of them, and ends here."""
+        """One driver for all groups of windows. It starts with the first of them, unless it is started before, and ends here."""
         environment = {
             **spark_submit.launcher_environment(os.environ),
             **spark_submit.environment(self.warehouse_url, self.client_config),

@@ -143,17 +143,22 @@ class ResidentDriver:
         return None
 
     def _ask_when_started(self, arguments: Sequence[str], say: Line) -> socket.socket:
-        if self._process is None or self._process.poll() is not None:
+        is_first = self._process is not None  # it was started before there was anything to load
+        if not is_first:
             self.start()
-        process = self._process
-        assert process is not None, "it was just started"
 
         def asked() -> socket.socket | None:
-            if process.poll() is not None:
+            nonlocal is_first
+            assert self._process is not None, "it was started"
+            if (status := self._process.poll()) is None:
+                return self._ask(arguments)
+            if not is_first:
                 raise errors.LoadFailed(
-                    f"the Spark application ended with code {process.returncode} before it was there; {tail(self._log_path)}"
+                    f"the Spark application ended with code {status} before it was there; {tail(self._log_path)}"
                 )
-            return self._ask(arguments)
+            is_first = False  # it has ended since: nothing came for too long, or a load failed
+            self.start()
+            return None
 
         try:
             return waiting.wait_until(asked, what=f"the Spark driver (its log: {self._log_path})", poll_seconds=0.05, say=say)
@@ -176,9 +181,10 @@ class ResidentDriver:
         raise errors.LoadFailed(f"the Spark driver ended in the middle of the load; {tail(self._log_path)}")
 
     def _say_printed(self, begin: int, say: Line) -> None:
-        with self._log_path.open("rb") as log:
+        with contextlib.suppress(OSError), self._log_path.open("rb") as log:  # somebody may have tidied up
             log.seek(begin)
-            for line in log.read().decode(errors="replace").splitlines():
+            for printed in log:
+                line = printed.decode(errors="replace").rstrip()
                 if not line.startswith(spark_submit.OF_JAVA):
                     say(line)
 

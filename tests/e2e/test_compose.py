@@ -96,11 +96,11 @@ def test_a_cluster_of_three_keeps_what_is_acknowledged_while_a_broker_and_a_zook
     assert producer.flush(PATIENCE_SECONDS) == 0
     assert sorted(values_of(settings, "clicks", len(sent))) == sorted(sent)
 
-    def is_told() -> bool:
+    def tell_who_is_away() -> bool:
         return [cluster.health(name).returncode for name in (*ZOOKEEPERS, *BROKERS)] == [0, 0, 1, 0, 0, 1]
 
     # The servers that are left elect a leader if it was theirs that went: until then they serve nobody, and say so.
-    wait_until(is_told, what="the health checks to tell who is away")
+    wait_until(tell_who_is_away, what="the health checks to tell who is away")
 
 
 def values_of(settings: Mapping[str, Any], topic: str, count: int) -> list[bytes]:

@@ -72,7 +72,7 @@ class PostgresTaskSink:
                     self.transaction = pa.RecordBatchReader.from_stream(stream).read_all()[0][0].as_py()
                 self._connection.commit()
             else:
-                self._copier.shutdown()
+                self._copier.shutdown()  # waits: until its end the connection is the copy's
                 self._connection.rollback()
         finally:
             self._copier.shutdown()

@@ -125,6 +125,23 @@ def test_a_driver_can_be_started_before_there_is_anything_to_load_and_ended(driv
     drivers.wait_until_ended(pid)
 
 
+def test_a_driver_that_waited_in_vain_is_started_again_and_one_that_ends_at_once_is_not(drivers: Drivers) -> None:
+    driver = drivers.of(idle_seconds=0.1)
+    driver.start()
+    assert driver._process is not None
+    first = driver._process.pid
+    wait_until(lambda: not driver.path.exists() and driver._log_path.stat().st_size > 0 and has_left(first), what="its end")
+    assert drivers.load("say", driver=driver)[0] != first
+    ending = ResidentDriver(command=lambda arguments: ["true"], environment={}, idle_seconds=1, directory=drivers.directory)
+    ending.start()
+    with pytest.raises(LoadFailed, match="ended with code 0 before it was there"):
+        ending.load(["say"], print)
+
+
+def has_left(pid: int) -> bool:
+    return psutil.Process(pid).status() == "zombie"
+
+
 def test_a_load_that_is_given_up_ends_its_driver(drivers: Drivers) -> None:
     driver = drivers.of()
     failed: list[Exception] = []
