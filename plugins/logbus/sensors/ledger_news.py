@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager, suppress
 
 from logbus.hooks.warehouse import WarehouseHook
 from logbus.loads.engine import libpq_uri
-from logbus.windows.announcements import CHANNEL
+from logbus.windows.announcements import CHANNEL, subject
 
 RECONNECT_SECONDS = 10.0
 
@@ -33,7 +33,7 @@ class LedgerNews:
 
     def heard(self, pipeline_name: str) -> Heard:
         """To be read before the ledger is asked, so that no change in between is missed."""
-        return self._connections, self._changes[pipeline_name]
+        return self._connections, self._changes[subject(pipeline_name)]
 
     async def wait(self, pipeline_name: str, heard: Heard, seconds: float) -> None:
         """Until there is more than was heard before, at most so long."""

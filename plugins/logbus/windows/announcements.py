@@ -27,11 +27,17 @@ ANNOUNCED_AT_ONCE_MAX = 100  # of a backlog, per poll
 
 # On which PostgreSQL says that windows of a pipeline have changed, for whoever would otherwise ask again and again.
 CHANNEL = "logbus_windows"
+SUBJECT_CHARACTERS = 1_000  # a notification that is longer than 8,000 bytes is an error, and would fail the commit
+
+
+def subject(pipeline_name: str) -> str:
+    """What a notification says. Pipelines whose names begin alike for so long wake each other, which does no harm."""
+    return pipeline_name[:SUBJECT_CHARACTERS]
 
 
 def notify(connection: Connection, pipeline_name: str) -> None:
     """A window of the pipeline reaches a stage; said when the transaction commits."""
-    connection.execute(select(func.pg_notify(CHANNEL, pipeline_name)))
+    connection.execute(select(func.pg_notify(CHANNEL, subject(pipeline_name))))
 
 
 class Stage(StrEnum):

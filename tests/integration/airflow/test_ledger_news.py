@@ -12,6 +12,7 @@ from logbus.model import instant_text
 from logbus.sensors import ledger_news
 from logbus.sensors.window_event import WindowEvents, WindowEventTrigger
 from logbus.sensors.window_loaded import WindowLoadedTrigger
+from logbus.windows.announcements import notify
 from sqlalchemy import Engine
 
 from tests.support.ledgers import NOW, World, at
@@ -80,6 +81,10 @@ def test_windows_of_other_pipelines_end_no_wait(frozen: World) -> None:
             await asyncio.to_thread(load_hours, frozen, 10)
             await until(lambda: news.heard("p") > before)
             assert news.heard("another") == before
+            long_name = "\N{SNOWMAN}" * 9_000
+            with frozen.ledger.engine.begin() as connection:
+                notify(connection, long_name)
+            await until(lambda: news.heard(long_name) > before)
             await news.wait("another", before, 0.01)
 
     played(story())
