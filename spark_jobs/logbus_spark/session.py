@@ -48,6 +48,20 @@ def started() -> SparkContext | SparkSession:
     return SparkSession.builder.getOrCreate()
 
 
+def setting_of_jvm(name: str, environ: Mapping[str, str]) -> str | None:
+    """A setting that this program was submitted with, without starting Spark; None behind Spark Connect, whose settings are the
+    server's, and where nobody answers."""
+    if not has_own_jvm(environ):
+        return None
+    from pyspark import SparkConf, SparkContext
+
+    try:
+        SparkContext._ensure_initialized()  # the connection alone, which Spark takes over
+        return SparkConf().get(name)
+    except Exception:  # Py4J's and the socket's: what needs Spark will say so
+        return None
+
+
 def context_of(spark: SparkContext | SparkSession) -> SparkContext | None:
     """None behind Spark Connect."""
     return spark if hasattr(spark, "parallelize") else getattr(spark, "sparkContext", None)

@@ -27,9 +27,10 @@ from logbus.loads.ledger import Ledger
 from logbus.streams.run import DRIVER_PREFIX
 from sqlalchemy.exc import DBAPIError
 
+from logbus_spark import checkpoint_location
 from logbus_spark.application import Application
 from logbus_spark.load_windows import kafka_settings, warehouse_url
-from logbus_spark.session import leave_server
+from logbus_spark.session import leave_server, setting_of_jvm
 from logbus_spark.stream_driver import StreamDriver, StreamRun
 
 JVM_VARIABLE = "PYSPARK_GATEWAY_PORT"  # set by the JVM of spark-submit for the program that it starts
@@ -60,6 +61,7 @@ def run(argv: Sequence[str], environ: Mapping[str, str], stop: threading.Event |
     )
     driver = StreamDriver(application=application, name=arguments.stream, run_id=arguments.run_id, say=tell)
     driver.stop = stop or driver.stop
+    driver.checkpoint_location = setting_of_jvm(checkpoint_location.SETTING, environ)
     if JVM_VARIABLE in environ:
         submitted_by = os.getppid()  # a process whose parent has ended gets another one
         driver.has_lost_spark = lambda: os.getppid() != submitted_by

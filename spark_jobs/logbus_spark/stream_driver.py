@@ -38,7 +38,7 @@ from logbus.windows.log_changes import refuse_if_recreated
 from sqlalchemy import Engine
 from sqlalchemy.exc import InterfaceError, OperationalError, SQLAlchemyError
 
-from logbus_spark import records, session
+from logbus_spark import checkpoint_location, records, session
 from logbus_spark.application import Application, Preparation, cause
 from logbus_spark.job import TASKS_PER_CORE, PlanSlice, pack_slices
 from logbus_spark.stream_task import EpochJob, EpochTaskResult, PartTally, epoch_plans, row_columns
@@ -113,6 +113,7 @@ class StreamDriver:
     beat_seconds: float = attempts_of.HEARTBEAT_SECONDS
     repair_rows_max: int = epoch_commit.REPAIR_ROWS_MAX
     has_lost_spark: Callable[[], bool] = lambda: False  # for good: the JVM that this process belongs to has ended
+    checkpoint_location: str | None = None  # which Spark's settings name: of no use here
     done: StreamRun = field(default_factory=StreamRun, init=False)
     failed_jobs: int = field(default=0, init=False)
     plans_in_vain: int = field(default=0, init=False)
@@ -159,6 +160,8 @@ class StreamDriver:
         that began before can commit."""
         self.prepare()
         self.ownership = stream_ledger.begin(self.engine, self.name, self.run_id, self.now())
+        if self.checkpoint_location:
+            self.say(checkpoint_location.overruled(self.checkpoint_location, self.ownership))
         try:
             with attempts_of.heartbeats(self.beat, self.beat_seconds):
                 self.loop(once=once)

@@ -51,6 +51,7 @@ class StreamWorld:
         log: OffsetLog | None = None,
         run_tasks: Callable[..., list[EpochTaskResult]] = run_tasks_in_memory,
         now: Callable[[], datetime] = lambda: NOW,
+        checkpoint_location: str | None = None,
     ) -> StreamDriver:
         ledger = self.world.ledger if engine is None else Ledger(engine)
         self.runs += 1
@@ -62,6 +63,7 @@ class StreamWorld:
             say=self.said.append,
             run_tasks=run_tasks,
             away_poll_seconds=0.01,
+            checkpoint_location=checkpoint_location,
         )
 
     def load(self, *hours: int) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -210,6 +211,19 @@ def test_a_driver_that_is_stopped_commits_the_epoch_that_it_is_at(stream: Stream
     driver.stop = stop
     assert driver.run().epochs == 1
     assert stream.world.one("select error is null and ended_at is not null from logbus.stream")
+    refuse_wrong(stream)
+
+
+def test_a_checkpoint_that_spark_is_configured_with_is_overruled_in_one_line(stream: StreamWorld, tmp_path: Path) -> None:
+    (tmp_path / "offsets").mkdir()
+    (tmp_path / "offsets" / "7").touch()
+    assert stream.driver(checkpoint_location=str(tmp_path)).run(once=True).epochs == 1
+    stream.driver(checkpoint_location="s3a://clicks").run(once=True)
+    by_the_ledger = "is overruled: a stream keeps no checkpoint, and by the ledger s is at epoch"
+    assert stream.said == [
+        f"spark.sql.streaming.checkpointLocation = {tmp_path} {by_the_ledger} 0, offsets 0:0. The directory holds last batch 7",
+        f"spark.sql.streaming.checkpointLocation = s3a://clicks {by_the_ledger} 1, offsets 0:{len(ARRIVALS)}",
+    ]
     refuse_wrong(stream)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
@@ -15,6 +16,7 @@ from logbus.streams import stream_ledger
 from logbus.streams.definition import define_live_rows, define_stream
 from logbus.streams.proof import prove_due
 from logbus.streams.run import StreamSubmission
+from logbus_spark.checkpoint_location import SETTING
 from logbus_spark.job import PlanSlice, pack_slices
 from logbus_spark.records import SAMPLED_RECORDS_MAX, read_plan
 from logbus_spark.stream_driver import StreamDriver, StreamRun
@@ -102,25 +104,68 @@ def test_a_stream_is_computed_behind_spark_connect(pipeline: RealPipeline, wareh
         assert connection.execute(text("select sum(rows) from words")).scalar_one() == 3 * 99
 
 
+def structured(session: SparkSession, checkpoints: Path, name: str) -> str:
+    """A query of Structured Streaming reads one more file, with its checkpoint where the setting has it; its id."""
+    files = checkpoints.with_name(f"files of {name}")
+    files.mkdir(exist_ok=True)
+    (files / str(len([*files.iterdir()]))).write_text("a word")
+    session.conf.set(SETTING, str(checkpoints))
+    query = session.readStream.text(str(files)).writeStream.queryName(name).format("noop").trigger(availableNow=True).start()
+    query.awaitTermination()
+    return str(query.id)
+
+
 def test_nothing_that_lies_on_the_drivers_disk_matters_to_a_stream(
-    pipeline: RealPipeline, warehouse_url: str, spark_connect: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    pipeline: RealPipeline,
+    warehouse_url: str,
+    spark_session: SparkSession,
+    spark_connect: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """There is no checkpoint that could be lost, another stream's, or old: each run has another home, working and temporary
-    directory than the one before: a new one, one in which another stream was computed, and that of its first run."""
+    directory than the one before: a new one, one in which another stream was computed, and that of its first run. Where Spark is
+    configured with a directory for those of Structured Streaming it is overruled: with another query's, gone, with an old one."""
     for name in ("words", "others"):
         stream = define_stream(name, pipeline.name, keys=["word"], measures={"rows": count()}, max_offsets_per_trigger=200)
         stream_ledger.define(pipeline.engine, stream, NOW)
-    runs = [("words", "first"), ("others", "another"), ("words", "new"), ("words", "another"), ("words", "first")]
-    for number, (name, place) in enumerate(runs):
+    session, live = spark_session.newSession(), tmp_path / "live"
+    ids = {name: structured(session, tmp_path / f"of {name}", name) for name in ("words", "others")}
+    shutil.copytree(tmp_path / "of words", tmp_path / "old")
+    assert structured(session, tmp_path / "of words", "words") == ids["words"]
+    (tmp_path / "spark-defaults.conf").write_text(f"{SETTING} {live.as_uri()}\n")
+    monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
+    runs: list[tuple[str, str, str, str | None]] = [
+        ("words", "first", "", None),  # behind Spark Connect
+        ("others", "another", "", None),
+        (
+            "words",
+            "new",
+            "of others",
+            f"3, offsets 0:500, 1:0, 2:0. The directory holds others: query {ids['others']}, last batch 0",
+        ),
+        ("words", "another", "", "8, offsets 0:1500, 1:0, 2:0"),
+        ("words", "first", "old", f"11, offsets 0:2000, 1:0, 2:0. The directory holds words: query {ids['words']}, last batch 0"),
+    ]
+    for number, (name, place, checkpoints, overruled) in enumerate(runs):
         pipeline.send(values(10 + number, 500, 0))
-        home = tmp_path / place
-        home.mkdir(exist_ok=True)
+        home = tmp_path / "homes" / place
+        home.mkdir(exist_ok=True, parents=True)
         for variable in ("HOME", "TMPDIR"):
             monkeypatch.setenv(variable, str(home))
         monkeypatch.chdir(home)
+        shutil.rmtree(live, ignore_errors=True)
+        if checkpoints:
+            shutil.copytree(tmp_path / checkpoints, live)
+        lines: list[str] = []
+        remote = spark_connect if overruled is None else None
         settings = pipeline.client_config
-        StreamSubmission(warehouse_url=warehouse_url, client_config=settings, say=print, remote=spark_connect).once(name)
+        StreamSubmission(warehouse_url=warehouse_url, client_config=settings, say=lines.append, remote=remote).once(name)
+        by_the_ledger = f"is overruled: a stream keeps no checkpoint, and by the ledger {name} is at epoch"
+        line = f"{SETTING} = {live.as_uri()} {by_the_ledger} {overruled}"
+        assert [each for each in lines if SETTING in each] == ([] if overruled is None else [line])
         assert [*home.rglob("*")] == []
+        assert live.exists() == bool(checkpoints)
         with pipeline.engine.connect() as connection:
             assert connection.execute(text(f"select sum(rows) from {name}")).scalar_one() == 495 * (number + 1)
 
