@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import timedelta
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +21,12 @@ from logbus.streams.run import StreamSubmission
 from logbus_spark.checkpoint_location import SETTING
 from logbus_spark.job import PlanSlice, pack_slices
 from logbus_spark.records import SAMPLED_RECORDS_MAX, read_plan
-from logbus_spark.stream_driver import StreamDriver, StreamRun
+from logbus_spark.stream_driver import SparkTasks, StreamDriver, StreamRun
 from logbus_spark.stream_task import EpochJob, EpochTaskResult, aggregate_chunks
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from sqlalchemy import Engine, text
 
+from benchmarks.peers.maven import SPARK_KAFKA, Missing
 from tests.support.avro_values import record, written
 from tests.support.broker import AnyBroker
 from tests.support.in_process import driver
@@ -212,3 +215,88 @@ def test_a_stream_beside_loads_is_exact_and_proven(pipeline: RealPipeline, spark
         ).all()
     assert len(shown) > 1_000
     assert shown == truth
+
+
+@dataclass(kw_only=True)
+class Arriving:
+    """Spark's tasks; records arrive once the first epoch has been planned."""
+
+    pipeline: RealPipeline
+    records: list[tuple[float, bytes]]
+    run_tasks: SparkTasks = field(default_factory=SparkTasks)
+
+    def __call__(self, job: EpochJob, slices: Sequence[PlanSlice], config: Mapping[str, Any]) -> list[EpochTaskResult]:
+        self.pipeline.send(self.records)
+        self.records = []
+        return self.run_tasks(job, slices, config)
+
+
+def test_once_ends_where_the_log_ended_at_its_start_and_sparks_own_source_reads_what_each_epoch_has(
+    pipeline: RealPipeline, spark_session: SparkSession
+) -> None:
+    """In one, seven and a hundred epochs, while records arrive."""
+    try:
+        jars = SPARK_KAFKA.folder()
+    except Missing as missing:
+        pytest.skip(str(missing))
+    for jar in jars.glob("*.jar"):
+        spark_session.sql(f"add jar '{jar}'")
+    for partition, (first, second) in enumerate([(700, 90), (500, 100)]):  # the third one is idle
+        pipeline.send([*values(10, first, partition), *values(11, second, partition)], partition)
+    application = driver(pipeline.ledger, pipeline.log, pipeline.client_config)
+    definition: dict[str, Any] = {"keys": ["word"], "measures": {"rows": count(), "total": sum_of("n")}, "event_time": "time"}
+    for hour, (epochs, offsets_max) in enumerate([(1, 200_000), (7, 200), (100, 14)], 12):
+        stream = define_stream(f"in_{epochs}", pipeline.name, **definition, max_offsets_per_trigger=offsets_max)
+        stream_ledger.define(pipeline.engine, stream, NOW)
+        at_start = pipeline.log.end_offsets(pipeline.name, range(3), "read_committed")
+        tasks = Arriving(pipeline=pipeline, records=values(hour, 5, 0))
+        run = StreamDriver(application=application, name=stream.name, run_id="r", say=print, run_tasks=tasks).run(once=True)
+        assert (run.epochs, run.read) == (epochs, sum(at_start.values()))
+        assert stream_ledger.positions(pipeline.engine, stream.name) == at_start
+        refuse_other_records(pipeline, stream.name, spark_session)
+    assert sum(pipeline.log.end_offsets(pipeline.name, range(3), "read_committed").values()) == run.read + 5
+
+
+def refuse_other_records(pipeline: RealPipeline, name: str, session: SparkSession) -> None:
+    """Spark's own source for Kafka, given the offsets of the epochs, reads as many records of each as the ledger has, and they
+    add up to what is in the stream's view."""
+    with pipeline.engine.connect() as connection:
+        query = (
+            "select epoch, partition, min(start_offset), max(end_offset), sum(read_count) from logbus.epoch_part "
+            f"where stream = '{name}' group by 1, 2 order by 1, 2"
+        )
+        parts = [tuple(row) for row in connection.execute(text(query))]
+        shown = connection.execute(text(f"select window_start, word, rows, total from {name}")).all()
+    epochs: dict[int, dict[int, tuple[int, int]]] = {}
+    for epoch, partition, start, end, _ in parts:
+        epochs.setdefault(epoch, {})[partition] = (start, end)
+    ranges = [*epochs.values()]
+    if len(ranges) > READ_ALONE_MAX:
+        ranges = [{partition: (start, ranges[-1][partition][1]) for partition, (start, _) in ranges[0].items()}]
+    rows = reduce(DataFrame.union, [by_connector(session, pipeline, of_epoch) for of_epoch in ranges]).collect()
+    records = {(row.partition, row.offset): row.value for row in rows}
+    assert len(records) == len(rows) == sum(read for *_, read in parts)
+    for epoch, partition, start, end, read in parts:
+        offsets = sorted(offset for of, offset in records if of == partition and start <= offset < end)
+        assert (len(offsets), offsets[0], offsets[-1]) == (read, start, end - 1), (epoch, partition)
+    sums: dict[tuple[datetime, str], tuple[int, int]] = {}
+    for member in (json.loads(value) for value in records.values() if value != b"oops"):
+        key = datetime.fromisoformat(member["time"]).replace(second=0, microsecond=0), member["word"]
+        count_, total = sums.get(key, (0, 0))
+        sums[key] = count_ + 1, total + member["n"]
+    assert sorted(shown) == sorted((*key, *of_key) for key, of_key in sums.items())
+
+
+READ_ALONE_MAX = 7  # epochs: each read costs two tasks and two consumers
+
+
+def by_connector(session: SparkSession, pipeline: RealPipeline, ranges: Mapping[int, tuple[int, int]]) -> DataFrame:
+    """As a program of anybody's reads them."""
+    starts, ends = ({pipeline.name: {part: bounds[side] for part, bounds in ranges.items()}} for side in (0, 1))
+    options = {
+        "kafka.bootstrap.servers": pipeline.bootstrap,
+        "assign": json.dumps({pipeline.name: [*ranges]}),
+        "startingOffsets": json.dumps(starts),
+        "endingOffsets": json.dumps(ends),
+    }
+    return session.read.format("kafka").options(**options).load().select("partition", "offset", "value")
