@@ -26,7 +26,7 @@ from typing import Protocol, Self, cast
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Producer
 from logbus.waiting import PATIENCE_SECONDS, wait_until
-from logbus_broker.protocol.batch_builder import NewRecord, build_batch
+from logbus_broker.protocol.records import NewRecord, build_batch
 from rich.console import Console
 
 from benchmarks.contest import Contest, contest

@@ -21,9 +21,9 @@ from typing import Any
 
 from logbus.waiting import wait_until
 from logbus_broker.protocol.api import APIS, ApiKey
-from logbus_broker.protocol.batch_builder import NewRecord, build_batch
+from logbus_broker.protocol.batch import ZSTD
 from logbus_broker.protocol.codec import ELEMENTS_MAX, request_class, response_class
-from logbus_broker.protocol.compression import ZSTD
+from logbus_broker.protocol.records import NewRecord, build_batch
 from logbus_broker.protocol.validation import INSPECTED_RECORDS_MAX
 from rich.console import Console
 

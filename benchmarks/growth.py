@@ -22,14 +22,14 @@ from confluent_kafka import Consumer, TopicPartition
 from logbus.waiting import PATIENCE_SECONDS
 from logbus_broker.clock import SystemClock
 from logbus_broker.cluster.topic_registry import TopicRegistry
-from logbus_broker.config.settings import LogConfig
-from logbus_broker.disk.filesystem import FileSystem, OpenFile
+from logbus_broker.filesystem import FileSystem, OpenFile
 from logbus_broker.log.log_directory import LogDirectory
 from logbus_broker.log.partition import Partition
 from logbus_broker.log.partition_log import PartitionLog
 from logbus_broker.log.segment import LOG
 from logbus_broker.protocol.batch import Buffer, read_header, stamp
-from logbus_broker.protocol.batch_builder import NewRecord, build_batch
+from logbus_broker.protocol.records import NewRecord, build_batch
+from logbus_broker.settings import LogConfig
 from rich.console import Console
 
 from benchmarks.figures import Figure, Target, figure

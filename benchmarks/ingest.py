@@ -27,9 +27,9 @@ from logbus.kafka.client import Client
 from logbus.kafka.topics import Topics
 from logbus.loading import Load, Loader
 from logbus.loads.audit import audit_window
+from logbus.loads.commit_checks import freeze_schemas
 from logbus.loads.embedded import EmbeddedPostgres
 from logbus.loads.engine import connect, libpq_uri
-from logbus.loads.frozen_schemas import freeze_schemas
 from logbus.loads.ledger import Ledger
 from logbus.loads.sinks import sink_for
 from logbus.model import FrozenWindow, Interval, Pipeline, utc_now

@@ -13,8 +13,7 @@ from random import Random
 import fastavro
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic
-from logbus.schemas.schema_book import AVRO, Schema
-from logbus.schemas.wire_format import reference_to_id
+from logbus.parsing.decoders import AVRO, Schema, reference_to_id
 
 STARTED = datetime(2015, 5, 17, 10, tzinfo=UTC)
 HOUR_MS = 3_600_000

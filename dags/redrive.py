@@ -10,8 +10,8 @@ from datetime import UTC, datetime
 from airflow.sdk import DAG, Param
 from logbus.hooks.broker import BrokerHook
 from logbus.hooks.warehouse import WarehouseHook
-from logbus.operators.audit_window import AuditWindowOperator
-from logbus.operators.redrive import RedriveOperator
+from logbus.operators.audit import AuditWindowOperator
+from logbus.operators.maintenance import RedriveOperator
 
 COMMON = {
     "pipeline": "{{ params.pipeline }}",

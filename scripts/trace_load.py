@@ -1,6 +1,6 @@
 """What one load passes on its way from a task to the commit: files, functions, and returns to a file it has been in before.
 
-    python -m scripts.trace_load             # the three figures
+    python -m scripts.trace_load             # the three figures: to the commit, and to the end of the task
     python -m scripts.trace_load --calls     # every call, in order
 
 The task's `execute`, the driver and its Spark tasks run in this process, on a real PostgreSQL and a log in memory; the window is
@@ -14,7 +14,7 @@ import argparse
 import inspect
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import FrameType
@@ -27,6 +27,7 @@ sys.path[:0] = [str(PROJECT), str(PROJECT / "plugins"), str(PROJECT / "spark_job
 
 from logbus.hooks.warehouse import WarehouseHook  # noqa: E402
 from logbus.kafka.client import Client  # noqa: E402
+from logbus.loads import commit  # noqa: E402
 from logbus.loads.embedded import EmbeddedPostgres  # noqa: E402
 from logbus.model import Pipeline  # noqa: E402
 from logbus.operators.load_window import LoadWindowOperator  # noqa: E402
@@ -46,23 +47,22 @@ class Story:
 
     def __init__(self) -> None:
         self.calls: list[Function] = []
+        self.to_commit: list[Function] = []
 
     def tell(self, frame: FrameType, event: str, argument: Any) -> None:
         if event == "call" and (function := function_of(frame)) is not None:
             self.calls.append(function)
+        elif event == "return" and frame.f_code is commit.commit_in.__code__:
+            self.to_commit = self.calls[:]
 
-    @property
-    def files(self) -> set[str]:
-        return {file for file, _ in self.calls}
 
-    @property
-    def returns(self) -> int:
-        seen, count, current = set[str](), 0, ""
-        for file, _ in self.calls:
-            count += file != current and file in seen
-            seen.add(file)
-            current = file
-        return count
+def figures(calls: Sequence[Function]) -> str:
+    seen, returns, current = set[str](), 0, ""
+    for file, _ in calls:
+        returns += file != current and file in seen
+        seen.add(file)
+        current = file
+    return f"{len(seen)} files, {len(set(calls))} functions, {returns} returns to a file already seen"
 
 
 def function_of(frame: FrameType) -> Function | None:
@@ -135,7 +135,8 @@ def main() -> int:
         if arguments.calls:
             for file, name in story.calls:
                 print(f"{file}:{name}")
-        print(f"{len(story.files)} files, {len(set(story.calls))} functions, {story.returns} returns to a file already seen")
+        print("to the commit:         ", figures(story.to_commit))
+        print("to the end of the task:", figures(story.calls))
     return 0
 
 

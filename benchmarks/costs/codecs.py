@@ -14,7 +14,7 @@ from functools import partial
 from itertools import cycle, islice
 from pathlib import Path
 
-from logbus_broker.disk.file_names import offset_name
+from logbus_broker.filesystem import offset_name
 from logbus_broker.log.segment import LOG
 from logbus_broker.protocol.batch import LENGTH_END, Buffer
 from rich.console import Console

@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable, Sequence
 
-from logbus_broker.protocol.batch_builder import NewRecord, build_batch
-from logbus_broker.protocol.compression import NONE
+from logbus_broker.protocol.batch import NONE
+from logbus_broker.protocol.records import NewRecord, build_batch
 
 from benchmarks.loads import RECORD_BYTES
 

@@ -14,14 +14,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from logbus_broker.clock import SystemClock
-from logbus_broker.config.settings import LogConfig
-from logbus_broker.disk.filesystem import FileSystem
+from logbus_broker.filesystem import FileSystem
 from logbus_broker.log.partition import Partition
 from logbus_broker.log.partition_log import PartitionLog
 from logbus_broker.log.thread_pool import SystemThreadPool
 from logbus_broker.protocol.batch import stamp
-from logbus_broker.protocol.batch_builder import NewRecord, build_batch
+from logbus_broker.protocol.records import NewRecord, build_batch
 from logbus_broker.replication.replicas import FollowedPartition, FollowerHooks
+from logbus_broker.settings import LogConfig
 from rich.console import Console
 
 from benchmarks.figures import Figure, Target, figure

@@ -15,13 +15,12 @@ from pathlib import Path
 
 from logbus.waiting import wait_until
 from logbus_broker.clock import SystemClock
-from logbus_broker.config.settings import DAY_MS, LogConfig
-from logbus_broker.disk.file_names import offset_name
-from logbus_broker.disk.filesystem import FileSystem
+from logbus_broker.filesystem import FileSystem, offset_name
 from logbus_broker.log.partition_log import PartitionLog
 from logbus_broker.log.segment import DELETED, LOG
 from logbus_broker.protocol.batch import read_header, stamp
-from logbus_broker.protocol.batch_builder import NewRecord, build_batch
+from logbus_broker.protocol.records import NewRecord, build_batch
+from logbus_broker.settings import DAY_MS, LogConfig
 from rich.console import Console
 
 from benchmarks.costs.lines import batches_of, log_lines

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from logbus_broker import errors, logs
-from logbus_broker.config.properties import load_config
-from logbus_broker.config.settings import BrokerConfig, LogConfig
+from logbus_broker.properties import load_config
+from logbus_broker.settings import BrokerConfig, LogConfig
 
 if TYPE_CHECKING:
     from logbus_broker.cluster.store import Store
@@ -89,7 +89,7 @@ def serve(arguments: Namespace) -> None:
 
 def settings(arguments: Namespace) -> None:
     """List every setting with what it is for and its default: a configuration file to start from."""
-    from logbus_broker.config.catalog import DOCUMENTATION, as_text
+    from logbus_broker.settings_catalog import DOCUMENTATION, as_text
 
     broker, log = BrokerConfig(), LogConfig()
     rows = [(item.metadata["name"], getattr(broker, item.name)) for item in fields(BrokerConfig) if item.metadata]
@@ -103,7 +103,7 @@ def settings(arguments: Namespace) -> None:
 def verify(arguments: Namespace) -> None:
     """Read every segment, index and checkpoint of a data directory, or of one partition in it, and name each fault with its
     file and position. Changes nothing; the broker may be running. Exit status 1 where there is a fault."""
-    from logbus_broker.disk.filesystem import FileSystem
+    from logbus_broker.filesystem import FileSystem
     from logbus_broker.log.inspection import Verification
 
     if not arguments.directory.is_dir():
@@ -124,7 +124,7 @@ def verify(arguments: Namespace) -> None:
 def dump_log(arguments: Namespace) -> None:
     """Print the batches of a .log file, the entries of an .index or .timeindex, or the producers of a .snapshot, in the form of
     Apache Kafka's kafka-dump-log."""
-    from logbus_broker.disk.filesystem import FileSystem
+    from logbus_broker.filesystem import FileSystem
     from logbus_broker.log.inspection import dump_file
 
     try:
@@ -143,12 +143,12 @@ def recover(arguments: Namespace) -> None:
         config = load_config(arguments.config, arguments.override)
         if not config.zookeeper_connect:
             raise errors.ConfigError("zookeeper.connect is not set: a broker alone keeps its topics in its own directory")
+        from logbus_broker import join as recovery
         from logbus_broker.clock import SystemClock
         from logbus_broker.cluster.zookeeper import run_to_end
-        from logbus_broker.disk.filesystem import FileSystem
+        from logbus_broker.filesystem import FileSystem
         from logbus_broker.log.log_directory import LogDirectory
         from logbus_broker.node import zookeeper_store
-        from logbus_broker.replication import recover as recovery
 
         clock = SystemClock()
         directory = LogDirectory.inspect(config.log_dirs, broker_id=config.broker_id, filesystem=FileSystem())
@@ -185,11 +185,11 @@ def join(arguments: Namespace) -> None:
             raise errors.ConfigError("zookeeper.connect is not set: which ZooKeeper, HOST:PORT/PATH, is the cluster to be in?")
         from uuid import uuid4
 
+        from logbus_broker import join as joining
         from logbus_broker.clock import SystemClock
         from logbus_broker.cluster.store import Script, in_batches
         from logbus_broker.cluster.zookeeper import run_to_end
-        from logbus_broker.disk.filesystem import FileSystem
-        from logbus_broker.log import join as joining
+        from logbus_broker.filesystem import FileSystem
         from logbus_broker.node import boot_id, zookeeper_store
 
         clock = SystemClock()

@@ -23,21 +23,20 @@ from logbus_broker.cluster import (
     leader_election,
     local_files,
     membership,
-    metadata_history,
     metadata_image,
-    other_brokers,
+    metadata_log,
     znodes,
 )
 from logbus_broker.cluster.store import Store
-from logbus_broker.config.settings import BrokerConfig
-from logbus_broker.disk.filesystem import FileSystem
 from logbus_broker.errors import BrokerError, NotLeaderOrFollower, StorageError
+from logbus_broker.filesystem import FileSystem
 from logbus_broker.log import log_directory, manager, storage_watch
 from logbus_broker.log.high_watermark import ReplicatedHighWatermark
 from logbus_broker.log.partition import Partition
 from logbus_broker.log.thread_pool import ThreadPool
-from logbus_broker.replication import interfaces, lifecycle, replica_fetcher, replica_manager, replicas, replication_quota
+from logbus_broker.replication import interfaces, lifecycle, replica_fetcher, replica_manager, replicas
 from logbus_broker.replication.leader import Leader
+from logbus_broker.settings import BrokerConfig
 
 logger = logging.getLogger("broker.cluster_engine")
 
@@ -85,9 +84,9 @@ class Cluster:
         self._connect_text = config.zookeeper_connect
         self.settings = dynamic_config.ImageSettings(config.log, config.broker_id)
         self._on_fenced = environment.on_fenced
-        self.store = metadata_history.MetadataHistory(
+        self.store = metadata_log.MetadataHistory(
             environment.store,
-            metadata_history.Seen.from_json(directory.metadata_seen) if directory.metadata_seen else None,
+            metadata_log.Seen.from_json(directory.metadata_seen) if directory.metadata_seen else None,
             clock,
             timeout_ms=config.zookeeper_session_ms,
             on_accepted=self._fenced,
@@ -115,10 +114,10 @@ class Cluster:
         self.is_ready = False  # requests can be served
         self.has_entered = False  # all logs are open
         self._peers = environment.connect(self)
-        self._others = other_brokers.OtherBrokers(config.broker_id, config.inter_broker_listener, self._peers.know)
+        self._others = membership.OtherBrokers(config.broker_id, config.inter_broker_listener, self._peers.know)
         self._fetchers = replica_fetcher.ReplicaFetcherManager(self._fetcher_of)
         self._is_noting = False
-        self._quota = replication_quota.ReplicationQuota(config.broker_id)
+        self._quota = interfaces.ReplicationQuota(config.broker_id)
         self._start: lifecycle.ClusterStartup | None = None
         self._leaving: lifecycle.ControlledShutdown | None = None
         self._wants_to_leave: Callable[[], None] | None = None

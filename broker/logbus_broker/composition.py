@@ -11,23 +11,22 @@ from collections.abc import Callable
 
 from logbus_broker import logs
 from logbus_broker.api import groups, handler, metadata, produce
-from logbus_broker.api.group_loader import GroupLoader
+from logbus_broker.api.groups import GroupLoader
 from logbus_broker.api.metadata_source import MetadataSource
 from logbus_broker.api.produce_turn import ProduceTurn
 from logbus_broker.api.purgatory import Deadlines, Purgatory
 from logbus_broker.clock import Clock
 from logbus_broker.cluster import cluster_view, local_files
-from logbus_broker.config.settings import BrokerConfig
-from logbus_broker.counters import Counters
 from logbus_broker.errors import BrokerError
 from logbus_broker.groups import committed_offsets, coordinator, rebalance
-from logbus_broker.health import Health
+from logbus_broker.health import Counters, Health
 from logbus_broker.log import background_tasks, manager
 from logbus_broker.log.flusher import Flusher
 from logbus_broker.log.high_watermark import HighWatermark, ReplicatedHighWatermark, Watermarks
 from logbus_broker.log.partition import Partition
 from logbus_broker.log.thread_pool import ThreadPool
 from logbus_broker.security.quotas import ClientQuotas
+from logbus_broker.settings import BrokerConfig
 
 
 def build_context(
@@ -85,12 +84,12 @@ def build_context(
         cluster=metadata_source.member,
     )
     if config.authorizer_class_name:
-        from logbus_broker.api.authorizer import Authorizer  # most brokers have none
+        from logbus_broker.api.authorization import Authorizer  # most brokers have none
 
         context.authorizer = Authorizer(context.security, config)
         context.security.on_change = functools.partial(context.authorizer.acls_changed, purgatory)
     if config.audit_topic_enable:
-        from logbus_broker.api.audit_topic import AuditTopic  # nor this
+        from logbus_broker.api.internal_topics import AuditTopic  # nor this
 
         logs.set_up_audit_log(AuditTopic(context))
     context.groups.on_unstored = functools.partial(groups.store_group, context=context)

@@ -16,17 +16,17 @@ from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from logbus_broker import composition, counters, errors, health, logs
-from logbus_broker.api import dispatch, error_codes, groups, handler, logins, offsets_topic, produce_fast_path
+from logbus_broker import composition, errors, health, logs
+from logbus_broker.api import dispatch, error_codes, groups, handler, internal_topics, produce_fast_path, users
 from logbus_broker.api.metadata_source import LocalMetadata, MetadataSource
 from logbus_broker.clock import Clock
 from logbus_broker.cluster import cluster_view, local_files
-from logbus_broker.config.settings import BrokerConfig
-from logbus_broker.disk.filesystem import FileSystem
-from logbus_broker.groups.messages import Answer
+from logbus_broker.filesystem import FileSystem
+from logbus_broker.groups.members import Answer
 from logbus_broker.log import background_tasks, cleaner, high_watermark, log_directory, log_retention, manager, storage_watch
 from logbus_broker.log.thread_pool import ThreadPool
 from logbus_broker.protocol.framing import Origin, Request
+from logbus_broker.settings import BrokerConfig
 
 if TYPE_CHECKING:  # a standalone broker imports none of this
     from logbus_broker.cluster_engine import Cluster, ClusterEnvironment
@@ -81,7 +81,7 @@ class Engine:
         self._thread_pool = thread_pool
         self._new_id = new_id
         self._watermarks = watermarks
-        self.counters = counters.Counters()
+        self.counters = health.Counters()
         self.health = health.Health()
         self.cluster: Cluster | None = None
         # The directory comes first: opening it takes the lock and shows whether the last shutdown was clean. Everything after
@@ -230,7 +230,7 @@ class Engine:
 
         def steps() -> background_tasks.Steps:
             try:
-                yield from self.context.security.change(logins.add_users(passwords))
+                yield from self.context.security.change(users.add_users(passwords))
             except errors.BrokerError as error:
                 then(errors.StartupError(f"cannot store the users of logbus.users.file: {error}"))
             else:
@@ -277,7 +277,7 @@ class Engine:
         def failed() -> None:
             logs.log_bug("removing expired offsets failed")
 
-        self.tasks.begin(offsets_topic.sweep_groups(self.context), failed)
+        self.tasks.begin(internal_topics.sweep_groups(self.context), failed)
 
     def _note_outcome(self, what: str, error: BaseException | None) -> None:
         if error is None:

@@ -12,7 +12,7 @@ from typing import Any
 from airflow.sdk import DAG, Asset, AssetWatcher, task
 from airflow.timetables.interval import CronDataIntervalTimetable
 from logbus.hooks.warehouse import WarehouseHook
-from logbus.operators.take_windows import TakeWindowsOperator
+from logbus.operators.spark_submit_window import TakeWindowsOperator
 from logbus.sensors.window_event import WindowEventTrigger
 from logbus.sensors.window_loaded import WindowLoadedSensor
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 from airflow.sdk import DAG, Param
-from logbus.operators.audit_window import AuditWindowOperator
-from logbus.operators.consumer_group import CommitOffsetsOperator
+from logbus.operators.audit import AuditWindowOperator
 from logbus.operators.load_window import ReplayOperator
+from logbus.operators.topic import CommitOffsetsOperator
 from logbus.pipelines import Pipeline
 
 ACCESS_LOG = Pipeline(name="access_log", topic="access_log", table="access_log", parse="combined")

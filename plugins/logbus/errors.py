@@ -1,15 +1,22 @@
-"""The errors that logbus raises, split by who can fix them.
+"""The errors that logbus raises, split by who can fix them; and the exit statuses of the `logbus` command that they become, for
+scripts: one small table, shown in docs/cli.md.
 
 Every error the library raises on purpose is a `LogbusError`. A `UserError` is one the caller can fix (a server that
 is not running, a wrong name); the others report a fact about the data (records lost, an audit that does not add up)
 or about a load. The command line prints all of them as `error: ...` without a traceback, so a message says what
 happened and what to do next.
+
+An exit status of 0 to 2 means what it means everywhere. 3 and 4 tell a script whether waiting helps: what is not there must be
+made, what does not answer may come back. 5 is an answer, not a failure: the command looked, and what it looked at is not as it
+should be. Signals give 128 plus their number, as shells report them.
 """
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from enum import IntEnum
 from importlib.util import find_spec
 from typing import Any
 
@@ -283,3 +290,42 @@ class TopicShortened(UserError):
 
 class DeliveryFailed(LogbusError):
     """The broker did not acknowledge everything; the next run resumes after the last position that it did."""
+
+
+class ExitCode(IntEnum):
+    """What a status means; docs/cli.md has a sentence on each, for people."""
+
+    DONE = 0
+    FAILED = 1  # the line on standard error says why and what to do
+    USAGE = 2  # wrong usage; nothing was done
+    NOT_FOUND = 3  # a topic, group, pipeline or window of that name
+    UNREACHABLE = 4  # broker or warehouse: trying again later may help
+    CHECK_FAILED = 5  # behind, not exact, different, overdue, an error found
+    INTERRUPTED = 128 + signal.SIGINT
+    BROKEN_PIPE = 128 + signal.SIGPIPE
+    TERMINATED = 128 + signal.SIGTERM
+
+
+# Looked up along an error's own ancestors; what is not named here has failed.
+BY_ERROR: Mapping[type[BaseException], ExitCode] = {
+    TopicMissing: ExitCode.NOT_FOUND,
+    GroupMissing: ExitCode.NOT_FOUND,
+    PipelineUnknown: ExitCode.NOT_FOUND,
+    WindowUnknown: ExitCode.NOT_FOUND,
+    AggregateUnknown: ExitCode.NOT_FOUND,
+    StreamUnknown: ExitCode.NOT_FOUND,
+    AccessDenied: ExitCode.FAILED,  # waiting does not help
+    BrokerUnavailable: ExitCode.UNREACHABLE,
+    NotInTime: ExitCode.UNREACHABLE,
+    WarehouseUnavailable: ExitCode.UNREACHABLE,
+    AuditMismatch: ExitCode.CHECK_FAILED,
+    RetentionOverdue: ExitCode.CHECK_FAILED,
+    LinesOutOfSight: ExitCode.CHECK_FAILED,
+    Behind: ExitCode.CHECK_FAILED,
+    UnderReplicated: ExitCode.CHECK_FAILED,
+}
+
+
+def exit_code_of(error: BaseException) -> ExitCode:
+    """The status that reports this error."""
+    return next((BY_ERROR[kind] for kind in type(error).__mro__ if kind in BY_ERROR), ExitCode.FAILED)

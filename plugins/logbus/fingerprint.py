@@ -88,9 +88,15 @@ def record_hashes(
         filled = cast(Sequence[bytes], values)  # all in C: no interpreted step per record
         prefixes = map(_KEYLESS.pack, repeat(partition), offsets, stamps_ms, repeat(-1), map(len, filled))
         return list(map(digest, map(b"".join, zip(prefixes, filled, repeat(_NO_HEADERS)))))
-    pack, records = _PREFIX.pack, zip(offsets, stamps_ms, keys, values, strict=True)
+    pack, length = _PREFIX.pack, _LENGTH.pack
     return [
-        digest(pack(partition, offset, stamp) + sized(key) + sized(value) + _NO_HEADERS) for offset, stamp, key, value in records
+        digest(
+            pack(partition, offset, stamp)
+            + (_NULL if key is None else length(len(key)) + key)  # `sized`, without the calls: they took a seventh of the time
+            + (_NULL if value is None else length(len(value)) + value)
+            + _NO_HEADERS
+        )
+        for offset, stamp, key, value in zip(offsets, stamps_ms, keys, values, strict=True)
     ]
 
 

@@ -55,7 +55,7 @@ def parse_instant(text: str) -> datetime:
         instant = datetime.fromisoformat(text)
     except ValueError:
         raise ValueError(f"{text!r} is not an instant; write it like 2015-05-17T10:00:00Z") from None
-    return utc(instant if instant.tzinfo else instant.replace(tzinfo=UTC))
+    return instant.astimezone(UTC) if instant.tzinfo else instant.replace(tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -291,7 +291,7 @@ class FrozenWindow:
     @property
     def needs_load(self) -> bool:
         """False for a window that is proven empty, unless an audit has found something in the table that should not be there."""
-        return not self.is_proven_empty or self.audited_at is None
+        return self.loaded_attempt != PROVEN_EMPTY or self.audited_at is None
 
     def summary(self) -> dict[str, Any]:
         """The window as JSON-ready values, for XComs, reports and `--json`."""

@@ -30,14 +30,15 @@ from typing import Any, Unpack
 from airflow.sdk import DAG, Param
 
 from logbus import assets, errors, expressions, spark_submit, timetable
-from logbus.aggregates.definition import EVENT_TIME_DEFAULT, define_aggregate
 from logbus.dag_arguments import CONNECTIONS_DEFAULT, Connections, dag_defaults
 from logbus.expressions import avg_of, count, max_of, min_of, sum_of
 from logbus.model import Grid, Pipeline
-from logbus.operators import audit_window, freeze_window, load_window
+from logbus.operators import freeze_window, load_window
 from logbus.operators import hourly_aggregate as aggregates
+from logbus.operators.audit import AuditWindowOperator
 from logbus.pipeline_definition import PipelineOptions, as_pipeline, define_pipeline
 from logbus.stream_pipelines import joined, live_rows, windowed_aggregate, windowed_counts
+from logbus.streams.aggregate_definition import EVENT_TIME_DEFAULT, define_aggregate
 from logbus.streams.definition import Lookup
 from logbus.windows.catch_up import WINDOWS_UNCONFIRMED_MAX
 
@@ -213,7 +214,7 @@ def catch_up(
         load = load_window.LoadWindowOperator(
             task_id="load", windows=windows, conn_id=connections.spark, pool=connections.pool, **common
         )
-        audit = audit_window.AuditWindowOperator(task_id="audit", windows=windows, outlets=assets.outlets(defined), **common)
+        audit = AuditWindowOperator(task_id="audit", windows=windows, outlets=assets.outlets(defined), **common)
         freeze >> load >> audit
     return dag
 

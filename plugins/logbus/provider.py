@@ -22,7 +22,7 @@ INTEGRATION = "logbus"
 KINDS = {"operators": "operators", "sensors": "sensors", "hooks": "hooks", "triggers": "sensors"}
 WITHOUT_SENSOR = "window_event"
 # Modules that modules of these kinds share; DAG authors do not import them.
-SHARED = frozenset({"__init__", "ledger_news", "window_operator", "window_sensor"})
+SHARED = frozenset({"__init__", "window_operator", "window_sensor"})
 
 
 def get_provider_info() -> dict[str, Any]:
@@ -31,7 +31,7 @@ def get_provider_info() -> dict[str, Any]:
         "name": "logbus",
         "description": "Hourly offset windows of a Kafka topic, loaded exactly once into PostgreSQL by Spark, with proof.",
         **{kind: [integration(kind)] for kind in KINDS},
-        "extra-links": ["logbus.links.WindowLink"],
+        "extra-links": ["logbus.task_context.WindowLink"],
         "connection-types": [warehouse_connection()],
     }
 

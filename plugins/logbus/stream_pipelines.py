@@ -14,12 +14,12 @@ from typing import Any
 from airflow.sdk import DAG, AssetAny, AssetOrTimeSchedule, BaseOperator, CronTriggerTimetable
 
 from logbus import assets, expressions
-from logbus.aggregates.definition import EVENT_TIME_DEFAULT
 from logbus.dag_arguments import CONNECTIONS_DEFAULT, Connections, dag_defaults
 from logbus.expressions import count
 from logbus.model import Pipeline
-from logbus.operators import join_streams, prove_stream, stream_once
+from logbus.operators.stream import JoinStreamsOperator, ProveStreamOperator, StreamOnceOperator
 from logbus.sensors import stream_healthy
+from logbus.streams.aggregate_definition import EVENT_TIME_DEFAULT
 from logbus.streams.definition import (
     MAX_OFFSETS_DEFAULT,
     MAX_ROWS_DEFAULT,
@@ -231,7 +231,7 @@ def joined(
         max_offsets_per_trigger=max_offsets_per_trigger,
     )
     with _dag(name, join.sides, f"{join.words()}, in {join.table}, as they arrive", schedule, dag_arguments) as dag:
-        define = join_streams.JoinStreamsOperator(task_id="join", join=join, warehouse_conn_id=connections.warehouse)
+        define = JoinStreamsOperator(task_id="join", join=join, warehouse_conn_id=connections.warehouse)
         for side, stream in zip(("left", "right"), join.sides, strict=True):
             define >> _compute_and_prove(stream, connections, continuous, f"_{side}")
     return dag
@@ -253,7 +253,7 @@ def _dag(name: str, streams: Sequence[Stream], description: str, schedule: str, 
 def _compute_and_prove(stream: Stream, connections: Connections, continuous: bool, suffix: str = "") -> list[BaseOperator]:
     """The tasks of a stream; those that begin."""
     places: dict[str, Any] = {"warehouse_conn_id": connections.warehouse, "kafka_conn_id": connections.kafka}
-    prove = prove_stream.ProveStreamOperator(
+    prove = ProveStreamOperator(
         task_id=f"prove{suffix}",
         stream=stream,
         warehouse_conn_id=connections.warehouse,
@@ -265,8 +265,6 @@ def _compute_and_prove(stream: Stream, connections: Connections, continuous: boo
             task_id=f"healthy{suffix}", stream=stream, timeout=HEALTH_TIMEOUT.total_seconds(), retries=0, **places
         )
         return [prove, healthy]
-    once = stream_once.StreamOnceOperator(
-        task_id=f"once{suffix}", stream=stream, conn_id=connections.spark, pool=connections.pool, **places
-    )
+    once = StreamOnceOperator(task_id=f"once{suffix}", stream=stream, conn_id=connections.spark, pool=connections.pool, **places)
     once >> prove
     return [once]

@@ -1,9 +1,12 @@
 """What operators and sensors read of a task, and what it leaves: which window its run stands for, its arguments as templates
-render them, which errors no retry can fix; its result and the events of its outlet assets.
+render them, which errors no retry can fix; its result, the events of its outlet assets, and the button that leads to its window.
 
 A run stands for its data interval, and for nothing else: its logical date means the start of the interval in some timetables and
 its end in others, and `schedule="@hourly"` gives intervals of no length at all. So windows come from data_interval_start and
 data_interval_end, and a run without them is told so.
+
+Airflow asks for the link in the worker when the task ends, and passes the running task instance as its key; so the run's
+interval is at hand and nothing has to be stored for it.
 """
 
 from __future__ import annotations
@@ -12,8 +15,10 @@ import contextlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Protocol
+from urllib.parse import quote, urlencode
 
-from airflow.sdk import Asset
+from airflow.providers.common.compat.sdk import conf
+from airflow.sdk import Asset, BaseOperatorLink
 from airflow.sdk.exceptions import AirflowFailException
 
 from logbus import errors, model
@@ -186,3 +191,24 @@ def add_to_outlet_events(context: Mapping[str, Any], outlets: Iterable[Any], win
     extra = event_extra(windows) if assets else {}
     for asset in assets:
         context["outlet_events"][asset].extra = extra
+
+
+PAGES = "/logbus/windows"
+
+
+class WindowLink(BaseOperatorLink):
+    """Links to the run's window; for a task over many windows, to all windows of its pipeline."""
+
+    name = "Window in the ledger"
+
+    def get_link(self, operator: Any, *, ti_key: Any) -> str:
+        base_url = str(conf.get("api", "base_url", fallback="")).rstrip("/")
+        pipeline = getattr(operator, "pipeline_name", None) or operator.pipeline
+        path = f"{PAGES}/{quote(str(getattr(pipeline, 'name', pipeline)), safe='')}"
+        if getattr(operator, "windows", None) is None:
+            try:
+                start = run_interval(ti_key.get_template_context()).start
+                path += "/" + quote(model.instant_text(start), safe=":")
+            except errors.UserError:  # a run without an interval has no window of its own
+                pass
+        return f"{base_url}{path}?{urlencode({'warehouse_conn_id': operator.warehouse_conn_id})}"

@@ -13,10 +13,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import fields
 from pathlib import Path
 
-from logbus import errors, exit_codes
+from logbus import errors
 from logbus.windows import schema
-from logbus_broker.config.catalog import ConfigType, DescribedSetting, describe_broker
-from logbus_broker.config.settings import INT64_MAX, BrokerConfig, LogConfig
+from logbus_broker.settings import INT64_MAX, BrokerConfig, LogConfig
+from logbus_broker.settings_catalog import ConfigType, DescribedSetting, describe_broker
 from sqlalchemy import Column, Table
 from sqlalchemy.dialects import postgresql
 
@@ -27,7 +27,7 @@ BROKER_SETTINGS = """# Broker settings
 Made from the broker's own catalogue, which `kafka-configs --describe --all` shows too. Settings stand in a properties file
 (`python -m logbus_broker serve --config FILE`) or on the command line (`--override KEY=VALUE`); `python -m logbus_broker
 settings` prints a file to start from. Names are Kafka's; what begins with `logbus.` Kafka does not have. The reason of each limit
-stands beside it in `broker/logbus_broker/config/settings.py`.
+stands beside it in `broker/logbus_broker/settings.py`.
 
 """
 OF_LOGS = """
@@ -88,7 +88,7 @@ def errors_page() -> str:
 def error_rows(kind: type[Exception]) -> Iterator[list[str]]:
     """The error, then those below it."""
     text = inspect.getdoc(kind) or ""
-    status = str(int(exit_codes.of_error(kind(""))))
+    status = str(int(errors.exit_code_of(kind(""))))
     yield [code(kind.__name__), code(kind.__bases__[0].__name__), status, plain(" ".join(text.split()))]
     for below in kind.__subclasses__():
         if below.__module__ == errors.__name__:

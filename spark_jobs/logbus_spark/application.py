@@ -13,30 +13,27 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from enum import StrEnum
-from functools import cached_property
 from itertools import groupby
 from typing import Any
 
 from logbus import errors, model, spark_submit
-from logbus.kafka import client_config
 from logbus.kafka.client import Client
 from logbus.kafka.topics import OffsetLog
 from logbus.loads import attempts as attempts_of
-from logbus.loads import commit_checks, frozen_schemas, read_tally
+from logbus.loads import commit_checks, read_tally
 from logbus.loads.ledger import Ledger
+from logbus.loads.roles import TaskLogin, TaskLogins
 from logbus.loads.sinks import Sink, sink_for
-from logbus.loads.task_logins import TaskLogin, TaskLogins
 from logbus.parsing import json_format, parser_for, schema_format
-from logbus.schemas.decoders import FORMATS, Decoders
-from logbus.schemas.schema_book import SchemaBook, SchemasUnmet
+from logbus.parsing.decoders import FORMATS, Decoders, SchemaBook, SchemasUnmet
 from logbus.windows import log_changes
 from logbus.windows.log_changes import WitnessSet, refuse_if_recreated
 from logbus.windows.rows import SUPERSEDED, pipeline_of
 from sqlalchemy.exc import SQLAlchemyError
 
 from logbus_spark import records, session
-from logbus_spark.job import TASKS_PER_CORE, StagedWindow, TaskJob, TaskResult, pack
 from logbus_spark.load_task import load_plans
+from logbus_spark.records import TASKS_PER_CORE, StagedWindow, TaskJob, TaskResult, pack
 
 
 class LoadState(StrEnum):
@@ -88,16 +85,13 @@ class Application:
     now: Callable[[], datetime]
     report: Callable[[WindowOutcome], None]
     limits: spark_submit.TaskLimits = spark_submit.TaskLimits()
-
-    @cached_property
-    def logins(self) -> TaskLogins:
-        """What the tasks get of the driver's own."""
-        return TaskLogins(self.ledger.engine, self.client)
+    logins: TaskLogins = field(init=False, repr=False)  # what the tasks get of the driver's own
 
     def load(self, pipeline_name: str, tokens: Sequence[str]) -> list[WindowOutcome]:
         """Loads the windows whose attempts the tokens name, oldest first, each as the pipeline was when its attempt began."""
         with self.ledger.engine.connect() as connection:
             attempts = attempts_of.find(connection, pipeline_name, tokens)
+        self.logins = TaskLogins(self.ledger.engine, self.client)
         self.logins.void_left_over(pipeline_name)
         outcomes: list[WindowOutcome] = []
         # For all attempts of this run, including those in the last group: an attempt that waits for its turn is alive, and its
@@ -124,7 +118,7 @@ class Application:
         """The pipeline with its inferred columns, and its sink with a table that has them all."""
         if defined.parse in FORMATS:
             windows = self.ledger.windows_at(defined.name, [attempt.interval.start for attempt in attempts])
-            book = frozen_schemas.book_of(self.ledger.engine, defined.name, [window.id for window in windows])
+            book = commit_checks.book_of(self.ledger.engine, defined.name, [window.id for window in windows])
             return self.meet(defined, book, records.sampled_prefixes(self.client.config, defined, records.ranges_of(windows)))
         if not defined.options.infer:
             return self.with_target(defined)
@@ -142,7 +136,7 @@ class Application:
 
     def meet(self, defined: model.Pipeline, book: SchemaBook, prefixes: Collection[bytes]) -> Preparation:
         """The same with the columns of these schemas, too. Only the driver asks the registry, and only for what is not frozen."""
-        with frozen_schemas.asking(book, defined, self.client.config):
+        with commit_checks.asking(book, defined, self.client.config):
             book.meet(prefixes)
         pipeline = self.ledger.with_inferred(defined)
         columns = schema_format.schema_columns(Decoders(format=FORMATS[defined.parse], book=book), pipeline.options.columns)
@@ -270,7 +264,7 @@ class Application:
             book=prepared.book,
         )
         try:
-            return run_job(pipeline, windows, job, client_config.of_brokers(login.client_config), self.limits)
+            return run_job(pipeline, windows, job, login.client_config, self.limits)
         except errors.LogbusError:
             raise
         except Exception as error:  # Spark raises many kinds: a worker's, the JVM's, Py4J's

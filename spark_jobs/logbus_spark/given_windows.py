@@ -25,7 +25,7 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from logbus_spark import records, session
-from logbus_spark.job import TASKS_PER_CORE, TaskPlan, pack
+from logbus_spark.records import TASKS_PER_CORE, TaskPlan, pack
 
 
 def given_windows(environ: Mapping[str, str]) -> HandedWindows:

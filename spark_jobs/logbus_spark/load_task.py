@@ -22,14 +22,12 @@ import pyarrow.compute as pc
 from logbus import fingerprint, model
 from logbus.loads import read_tally
 from logbus.loads.read_tally import ReadTally
-from logbus.parsing import Parser, batches, parser_for
+from logbus.parsing import Parser, batches, decoders, parser_for
 from logbus.parsing.batches import Parsed
-from logbus.schemas import wire_format
-from logbus.schemas.schema_book import UNKNOWN_MAX, SchemasUnmet
+from logbus.parsing.decoders import UNKNOWN_MAX, SchemasUnmet
 from pyspark import TaskContext
 
-from logbus_spark.job import StagedWindow, TaskJob, TaskPlan, TaskResult
-from logbus_spark.records import Records, headers_json, read_plan
+from logbus_spark.records import Records, StagedWindow, TaskJob, TaskPlan, TaskResult, headers_json, read_plan
 
 Tallies = dict[tuple[int, int], ReadTally]
 
@@ -141,7 +139,7 @@ def load(chunks: Iterable[Records], job: TaskJob, task: int) -> list[TaskResult]
 
 def described_values(parser: Parser, records: Records) -> Sequence[bytes | None]:
     """The values as the parser takes them: one that has the name of its schema in a header begins with it."""
-    return records.values if parser.decoders is None else wire_format.with_prefixes(records.values, records.headers)
+    return records.values if parser.decoders is None else decoders.with_prefixes(records.values, records.headers)
 
 
 def unmet_in(parser: Parser, values: Sequence[bytes | None]) -> set[bytes]:
@@ -195,7 +193,7 @@ def check_witnesses(records: Records, job: TaskJob, window: StagedWindow, hashes
     for (partition, offset), witness in window.witnesses.items():
         if partition == records.partition and records.offsets[0] <= offset <= records.offsets[-1]:
             index = bisect_left(records.offsets, offset)
-            if records.offsets[index] == offset and fingerprint.as_signed(hashes[index]) != witness.hash:
+            if records.offsets[index] == offset and hashes[index] != witness.hash % fingerprint.MODULUS:  # it is kept signed
                 current = model.Witness(
                     offset=offset, timestamp_ms=records.stamps_ms[index], hash=fingerprint.as_signed(hashes[index])
                 )

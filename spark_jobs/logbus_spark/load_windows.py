@@ -1,4 +1,5 @@
-"""The entry point for spark-submit: loads frozen windows into the warehouse.
+"""The entry point for spark-submit: loads frozen windows into the warehouse, those of its command line, or as one that stays (the
+driver's side of `logbus.resident_driver`) those that are asked for at a socket, one after the other, by one Spark.
 
     spark-submit load_windows.py --pipeline NAME --window 2015-05-17T10:00:00Z=1 [--window ...]
 
@@ -8,7 +9,7 @@ code is 0 only if every window is committed or superseded.
 
 What may be secret comes by the driver's environment: LOGBUS_WAREHOUSE_URL, and LOGBUS_KAFKA_CONFIG (the client's settings as
 JSON, as LoadWindowOperator and `logbus load` pass them) or LOGBUS_CLIENT_CONFIG (a file with them, such as client.properties in a
-mounted secret). Executors get from the driver what they need, which is less (logbus.loads.task_logins).
+mounted secret). Executors get from the driver what they need, which is less (logbus.loads.roles).
 """
 
 from __future__ import annotations
@@ -17,8 +18,13 @@ import argparse
 import json
 import os
 import signal
+import socket
 import sys
+import threading
+import time
+import traceback
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -27,11 +33,90 @@ from logbus import errors, model, spark_submit
 from logbus.kafka import client, client_config, topics
 from logbus.loads.engine import connect
 from logbus.loads.ledger import Ledger
+from logbus.resident_driver import ACCEPTED, ENDED, read_line
 from sqlalchemy.exc import DBAPIError
 
-# Before anything of pyspark, which this package takes from its folder and not from Spark's archive.
+from logbus_spark import session
 from logbus_spark.application import SUCCESSFUL, Application, WindowOutcome, result, telling
 from logbus_spark.session import leave_server
+
+LOOK_SECONDS = 1.0
+
+# Loads by the program's arguments, says what it would print, and gives the status that it would have.
+Load = Callable[[Sequence[str], Callable[[str], None]], int]
+
+
+def stay(path: Path, idle_seconds: float, load: Load) -> int:
+    """Until nothing has come for so long, a load has failed, or Spark is gone."""
+    submitted_by = os.getppid()
+    session.started()
+    with socket.socket(socket.AF_UNIX) as listener:
+        listen_at(listener, path)
+        own = path.stat().st_ino
+        listener.settimeout(LOOK_SECONDS)
+        try:
+            idle_since = time.monotonic()
+            while time.monotonic() - idle_since < idle_seconds and os.getppid() == submitted_by and inode(path) == own:
+                try:
+                    connection, _ = listener.accept()
+                except TimeoutError:
+                    continue
+                with connection:
+                    connection.settimeout(None)
+                    if (status := answer(connection, load)) != 0:
+                        return status
+                idle_since = time.monotonic()
+        finally:
+            if inode(path) == own:
+                path.unlink()
+    return 0
+
+
+def listen_at(listener: socket.socket, path: Path) -> None:
+    """Under its name only once it listens; what lies there was left by a driver that is no longer."""
+    new = path.with_suffix(f".{os.getpid()}")
+    listener.bind(str(new))
+    listener.listen(1)
+    new.rename(path)
+
+
+def inode(path: Path) -> int | None:
+    try:
+        return path.stat().st_ino
+    except FileNotFoundError:
+        return None
+
+
+def answer(connection: socket.socket, load: Load) -> int:
+    request = read_line(connection)
+    if not request:
+        return 0
+    is_over, sending = threading.Event(), threading.Lock()
+
+    def say(line: str) -> None:
+        with sending:
+            connection.sendall(line.replace("\n", " ").encode() + b"\n")
+
+    def watch() -> None:
+        with suppress(OSError):  # a reset, if whoever asked was killed before it had read all that was said
+            connection.recv(1)  # nothing comes but the end
+        if not is_over.is_set():
+            os._exit(1)  # nobody waits for this load: its task was killed. The JVM follows its program
+
+    say(ACCEPTED)
+    threading.Thread(target=watch, daemon=True).start()
+    try:
+        status = load(json.loads(request), say)
+    except Exception as error:  # here, since the client reads no log; what is an error of ours has a status of its own
+        traceback.print_exc()
+        say(f"error: {type(error).__name__}: {error}")
+        status = 1
+    is_over.set()
+    say(f"{ENDED} {status}")
+    return status
+
+
+# Before anything of pyspark, which this package takes from its folder and not from Spark's archive.
 
 
 def _parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
@@ -123,9 +208,7 @@ def main(argv: Sequence[str], environ: Mapping[str, str]) -> int:
         signal.signal(signal.SIGTERM, lambda *_: sys.exit())
     try:
         if arguments.stay is not None:
-            from logbus_spark import resident
-
-            return resident.stay(arguments.stay, arguments.idle_seconds, lambda words, say: load(words, environ, say, say))
+            return stay(arguments.stay, arguments.idle_seconds, lambda words, say: load(words, environ, say, say))
         return load(argv, environ, printed, lambda line: print(line, file=sys.stderr))
     finally:
         leave_server(environ)

@@ -20,14 +20,14 @@ from contextlib import suppress
 from dataclasses import asdict
 from types import FrameType
 
-from logbus import errors, exit_codes, model, spark_submit
+from logbus import errors, model, spark_submit
 from logbus.kafka import client, topics
 from logbus.loads.engine import connect
 from logbus.loads.ledger import Ledger
 from logbus.streams.run import DRIVER_PREFIX
 from sqlalchemy.exc import DBAPIError
 
-from logbus_spark import checkpoint_location
+from logbus_spark import stream_driver
 from logbus_spark.application import Application
 from logbus_spark.load_windows import kafka_settings, warehouse_url
 from logbus_spark.session import leave_server, setting_of_jvm
@@ -61,7 +61,7 @@ def run(argv: Sequence[str], environ: Mapping[str, str], stop: threading.Event |
     )
     driver = StreamDriver(application=application, name=arguments.stream, run_id=arguments.run_id, say=tell)
     driver.stop = stop or driver.stop
-    driver.checkpoint_location = setting_of_jvm(checkpoint_location.SETTING, environ)
+    driver.checkpoint_location = setting_of_jvm(stream_driver.CHECKPOINT_SETTING, environ)
     if JVM_VARIABLE in environ:
         submitted_by = os.getppid()  # a process whose parent has ended gets another one
         driver.has_lost_spark = lambda: os.getppid() != submitted_by
@@ -73,7 +73,7 @@ def stopping(stop: threading.Event) -> None:
 
     def note(number: int, frame: FrameType | None) -> None:
         if stop.is_set():
-            os._exit(exit_codes.ExitCode.TERMINATED)
+            os._exit(errors.ExitCode.TERMINATED)
         stop.set()
 
     signal.signal(signal.SIGTERM, note)
@@ -87,7 +87,7 @@ def main(argv: Sequence[str], environ: Mapping[str, str]) -> int:
         done = run(argv, environ, stop)
     except errors.LogbusError as error:
         print(f"error: {error}", file=sys.stderr)
-        return exit_codes.of_error(error)
+        return errors.exit_code_of(error)
     except DBAPIError as error:
         print(f"error: the warehouse: {error.orig}", file=sys.stderr)
         return 1

@@ -11,37 +11,43 @@ are gone.
 
 from __future__ import annotations
 
+import json
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
 from functools import cached_property
+from itertools import islice
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from logbus import errors, formatting, model, waiting
-from logbus.kafka import client_config
 from logbus.kafka.topics import OffsetLog
 from logbus.loads import attempts as attempts_of
-from logbus.loads import frozen_schemas
+from logbus.loads import commit_checks
 from logbus.parsing import batches, parser_for
-from logbus.schemas.decoders import FORMATS
+from logbus.parsing.decoders import FORMATS
 from logbus.streams import epoch_commit, stream_ledger
 from logbus.streams.definition import Stream
-from logbus.streams.epoch_plan import EpochPlanner, PlannedPart, reached_in
-from logbus.streams.epochs import EpochPart, FrozenHour, Repair
+from logbus.streams.epochs import EpochPart, EpochPlanner, FrozenHour, PlannedPart, Repair, reached_in
 from logbus.streams.kinds import collector_of
+from logbus.streams.stream_ledger import Ownership
 from logbus.windows import boundaries
 from logbus.windows.log_changes import refuse_if_recreated
 from sqlalchemy import Engine
 from sqlalchemy.exc import InterfaceError, OperationalError, SQLAlchemyError
 
-from logbus_spark import checkpoint_location, records, session
+from logbus_spark import records, session
 from logbus_spark.application import Application, Preparation, cause
-from logbus_spark.job import TASKS_PER_CORE, PlanSlice, pack_slices
+from logbus_spark.records import TASKS_PER_CORE, PlanSlice, pack_slices
 from logbus_spark.stream_task import EpochJob, EpochTaskResult, PartTally, epoch_plans, row_columns
+
+if TYPE_CHECKING:
+    from logbus.streams.kinds import Collector
+
 
 # One after another, without an epoch that succeeds: as often as Spark tries a task on a cluster (spark.task.maxFailures).
 FAILED_JOBS_MAX = 4
@@ -56,8 +62,6 @@ AWAY = (
     OperationalError,
 )
 
-if TYPE_CHECKING:
-    from logbus.streams.kinds import Collector
 
 RunTasks = Callable[[EpochJob, Sequence[PlanSlice], Mapping[str, Any]], list[EpochTaskResult]]
 
@@ -161,7 +165,7 @@ class StreamDriver:
         self.prepare()
         self.ownership = stream_ledger.begin(self.engine, self.name, self.run_id, self.now())
         if self.checkpoint_location:
-            self.say(checkpoint_location.overruled(self.checkpoint_location, self.ownership))
+            self.say(overruled_checkpoint(self.checkpoint_location, self.ownership))
         try:
             with attempts_of.heartbeats(self.beat, self.beat_seconds):
                 self.loop(once=once)
@@ -189,7 +193,7 @@ class StreamDriver:
         """As a load that begins now: the pipeline as it is registered, with the columns that records have shown so far."""
         self.pipeline = self.application.ledger.pipeline(self.stream.pipeline)
         if self.pipeline.parse in FORMATS:
-            book = frozen_schemas.book_of(self.engine, self.pipeline.name)
+            book = commit_checks.book_of(self.engine, self.pipeline.name)
             prefixes = records.sampled_prefixes(self.application.client.config, self.pipeline, self.unread())
             self.take(self.application.meet(self.pipeline, book, prefixes))
             return
@@ -345,7 +349,7 @@ class StreamDriver:
             book=self.prepared.book,
         )
         try:
-            return self.run_tasks(job, slices, client_config.of_brokers(self.application.client.config))
+            return self.run_tasks(job, slices, self.application.client.broker_config)
         except errors.LogbusError:
             raise
         except Exception as error:  # Spark raises many kinds: a worker's, the JVM's, Py4J's
@@ -376,3 +380,54 @@ def epoch_part(epoch: int, part: PlannedPart, tally: PartTally) -> EpochPart:
         dead_lettered=tally.dead_lettered,
         untimed=tally.untimed,
     )
+
+
+# Where Structured Streaming would keep a checkpoint. A stream has none, and says what it overrules: nothing is read from there
+# but what the line says, and nothing that lies there keeps a stream from running.
+CHECKPOINT_SETTING = "spark.sql.streaming.checkpointLocation"
+
+OFFSETS_NAMED_MAX = 20
+QUERIES_NAMED_MAX = 3
+# What is looked at, so that no directory holds a stream up: queries without a name leave one each time they are started.
+QUERIES_MAX = 100
+BATCHES_MAX = 10_000  # Spark keeps a hundred
+METADATA_BYTES_MAX = 4_096
+
+UNREADABLE_CHECKPOINT = (OSError, LookupError, TypeError, ValueError, RecursionError)
+
+
+def overruled_checkpoint(location: str, ownership: Ownership) -> str:
+    """The line for a stream that begins here."""
+    offsets = [f"{partition}:{offset}" for partition, offset in ownership.positions.items()]
+    queries = formatting.several(list(checkpoints_in(location)), QUERIES_NAMED_MAX, separator="; ")
+    return formatting.printable(
+        f"{CHECKPOINT_SETTING} = {location} is overruled: a stream keeps no checkpoint, and by the ledger {ownership.stream} is "
+        f"at epoch {ownership.epoch:,}, offsets {formatting.several(offsets, OFFSETS_NAMED_MAX)}"
+        f"{'. The directory holds ' if queries else ''}{queries}"
+    )
+
+
+def checkpoints_in(location: str) -> Iterator[str]:
+    """Those whose checkpoint the directory is or, as Spark has it where this setting alone names it, directories below it are."""
+    root = Path(location.removeprefix("file:"))
+    try:
+        below = sorted(islice(root.iterdir(), QUERIES_MAX))
+    except UNREADABLE_CHECKPOINT:  # nothing is there, or on another file system
+        return
+    for label, directory in [("", root), *((f"{path.name}: ", path) for path in below)]:
+        if parts := [*checkpoint_query(directory), *checkpoint_batch(directory)]:
+            yield label + ", ".join(parts)
+
+
+def checkpoint_query(directory: Path) -> Iterator[str]:
+    with suppress(*UNREADABLE_CHECKPOINT):
+        if (directory / "metadata").is_file():  # opening a pipe would wait
+            with (directory / "metadata").open("rb") as file:
+                yield f"query {formatting.first_line(str(json.loads(file.read(METADATA_BYTES_MAX))['id']))}"
+
+
+def checkpoint_batch(directory: Path) -> Iterator[str]:
+    with suppress(*UNREADABLE_CHECKPOINT):
+        names = [path.name for path in islice((directory / "offsets").iterdir(), BATCHES_MAX)]
+        if numbers := [int(name) for name in names if name.isdecimal()]:
+            yield f"last batch {max(numbers)}"

@@ -14,13 +14,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from logbus import fingerprint, model
 from logbus.parsing import Parser, batches, parser_for
-from logbus.schemas.schema_book import SchemaBook, SchemasUnmet
+from logbus.parsing.decoders import SchemaBook, SchemasUnmet
 from logbus.streams.kinds import Content, collector_of
 from logbus.windows.table_names import SYSTEM_COLUMNS
 
-from logbus_spark.job import TaskPlan
 from logbus_spark.load_task import all_unmet, collecting_rarely, keep_pandas_out, parse_records, to_rows
-from logbus_spark.records import Records, read_plan
+from logbus_spark.records import Records, TaskPlan, read_plan
 
 if TYPE_CHECKING:
     from logbus.streams.kinds import Collector

@@ -21,11 +21,10 @@ from logbus.kafka.client_config import read_client_config
 from logbus.kafka.exact_reader import read_range
 from logbus.kafka.groups import Groups
 from logbus.kafka.producing import produce
-from logbus.kafka.rights import read_rights
 from logbus.kafka.topic_list import TopicBatches
 from logbus.kafka.topics import Topics
-from logbus.status.broker_checks import check_broker
-from logbus.status.checks import Machine, Severity
+from logbus.kafka.users import read_rights
+from logbus.status.checks import Machine, Severity, check_broker
 from logbus.status.fleet import read_lags
 from logbus.waiting import wait_until
 from sqlalchemy import create_engine

@@ -9,8 +9,8 @@ from confluent_kafka import Producer
 from logbus.kafka.client import Client
 from logbus.kafka.topics import Topics
 from logbus.loads.engine import connect
-from logbus.loads.foreign_table import Columns, postgres_table
 from logbus.loads.table_audit import TableReport, audit_table
+from logbus.loads.target import Columns, postgres_table
 from logbus.model import parse_instant
 from logbus.waiting import PATIENCE_SECONDS
 

@@ -22,10 +22,10 @@ from logbus.cli.secure_home import SecureHome
 from logbus.errors import AccessDenied, UserError
 from logbus.kafka import acls, client_config, users
 from logbus.kafka.client import Client
-from logbus.kafka.rights import OPERATIONS, ResourceKind, read_rights
 from logbus.kafka.topics import Topics
-from logbus.schemas.registry_login import RegistryLogins, RegistryRights
+from logbus.kafka.users import OPERATIONS, ResourceKind, read_rights
 from logbus.waiting import PATIENCE_SECONDS, wait_until
+from logbus.web.registry_login import RegistryLogins, RegistryRights
 
 from tests.support.pages import PROJECT, blocks
 from tests.support.secured_kafka import SecuredKafka

@@ -9,10 +9,9 @@ from datetime import UTC, datetime
 from airflow.providers.standard.operators.bash import BashOperator
 from airflow.sdk import DAG
 from logbus.assets import table_asset
-from logbus.operators.audit_window import AuditWindowOperator
-from logbus.operators.begin_load import BeginLoadOperator
+from logbus.operators.audit import AuditWindowOperator
 from logbus.operators.freeze_window import FreezeWindowOperator
-from logbus.operators.verify_load import VerifyLoadOperator
+from logbus.operators.load_steps import BeginLoadOperator, VerifyLoadOperator
 from logbus.pipelines import define_pipeline
 from logbus.timetable import WindowTimetable
 

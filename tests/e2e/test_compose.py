@@ -29,8 +29,8 @@ from logbus.kafka.topics import Topics
 from logbus.loads.engine import connect, libpq_uri
 from logbus.loads.ledger import Ledger
 from logbus.model import Pipeline, WindowState, milliseconds
-from logbus.schemas.registry_client import USER_INFO, RegistryClient
-from logbus.schemas.wire_format import reference_to_id
+from logbus.parsing.decoders import reference_to_id
+from logbus.parsing.registry_client import USER_INFO, RegistryClient
 from logbus.waiting import PATIENCE_SECONDS, wait_until
 from sqlalchemy import make_url
 

@@ -25,8 +25,7 @@ from logbus.windows import recovery
 from logbus.windows.catch_up import runs
 from logbus.windows.freezing import freeze_together
 from logbus_spark.application import Application, LoadState
-from logbus_spark.job import Run
-from logbus_spark.records import Records
+from logbus_spark.records import Records, Run
 
 from tests.proof.bench import Bench
 from tests.proof.by_hand import ByHand

@@ -14,8 +14,7 @@ from typing import Any
 
 from logbus_broker.protocol.api import ApiKey
 from logbus_broker.protocol.batch import BATCH_HEADER_BYTES, CRC_START, crc32c, read_header
-from logbus_broker.protocol.batch_builder import NewRecord, build_batch
-from logbus_broker.protocol.records import read_records
+from logbus_broker.protocol.records import NewRecord, build_batch, read_records
 
 from tests.sim import wire
 from tests.sim.histories import History

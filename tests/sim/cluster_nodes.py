@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import Any
 
 from logbus_broker.cluster_engine import ClusterEnvironment
-from logbus_broker.disk.file_names import offset_name, offsets_in
 from logbus_broker.engine import Engine
 from logbus_broker.errors import BrokerError
+from logbus_broker.filesystem import offset_name, offsets_in
 from logbus_broker.log.checkpoint import RECOVERY_POINTS, read_checkpoint
 from logbus_broker.log.log_directory import METADATA_SEEN
 from logbus_broker.log.partition import Partition

@@ -7,8 +7,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from logbus_broker.cluster.metadata_history import MetadataHistory
 from logbus_broker.cluster.metadata_image import LogEnd, PartitionState
+from logbus_broker.cluster.metadata_log import MetadataHistory
 from logbus_broker.cluster.store import Outcome, Unknown
 from logbus_broker.log.partition import Partition
 from logbus_broker.replication import isr, replicas
@@ -168,7 +168,7 @@ CLUSTER_SWITCHES: Mapping[str, Switch] = {
         "logbus_broker.replication.lifecycle.state_at_start", epoch_is_kept, any_of(KILLS)
     ),
     "an older ZooKeeper is not obeyed": _rule(
-        "logbus_broker.cluster.metadata_history.MetadataHistory._compare", any_history_is_ours, STORIES["restored"]
+        "logbus_broker.cluster.metadata_log.MetadataHistory._compare", any_history_is_ours, STORIES["restored"]
     ),
     "a directory from a copy is not vouched for": _rule(
         "logbus_broker.log.log_directory._take_start", ran_last, STORIES["older copies"]

@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from weakref import ReferenceType, ref
 
-from logbus_broker.disk.filesystem import FileSystem, OpenFile, PinnedDirectory
+from logbus_broker.filesystem import FileSystem, OpenFile, PinnedDirectory
 from logbus_broker.protocol.batch import Buffer
 
 Chance = Callable[[int, int], int]  # a number in the given range, both ends included

@@ -12,15 +12,15 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-from logbus_broker.config.parsers import Listener
-from logbus_broker.config.settings import BrokerConfig, LogConfig
-from logbus_broker.disk.filesystem import FileSlice
 from logbus_broker.engine import Engine
 from logbus_broker.errors import BrokerError
+from logbus_broker.filesystem import FileSlice
 from logbus_broker.log.flusher import FlushTicket
 from logbus_broker.network.buffers import Output, ShortFile
 from logbus_broker.network.connection import Connection
 from logbus_broker.protocol.framing import Origin
+from logbus_broker.setting_parsers import Listener
+from logbus_broker.settings import BrokerConfig, LogConfig
 
 from tests.sim.disk import SimDisk, Stopped
 from tests.sim.network import Network, SimSocket

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from logbus_broker.config.settings import LogConfig
+from logbus_broker.settings import LogConfig
 
 from tests.sim.checker import Verdict, check
 from tests.sim.clients import Admin, Consumer, Producer, ProducerPlan, Watcher

@@ -116,7 +116,7 @@ SWITCHES: dict[str, Switch] = {
         "logbus_broker.log.recovery.checksum_matches", no, faults("kill", "kill within", "stop")
     ),
     "producers are remembered": Switch(
-        "logbus_broker.log.producer_snapshots.ProducerSnapshots.restore",
+        "logbus_broker.log.producer_state.ProducerSnapshots.restore",
         nothing,
         faults("kill", "kill within", "pause", "reset clients"),
         first=11,

@@ -11,8 +11,8 @@ import pytest
 from logbus_broker.cluster import znodes
 from logbus_broker.cluster.metadata_image import EVERY_BROKER, PartitionState
 from logbus_broker.cluster.store import Create, Set
-from logbus_broker.disk.file_names import PARTITION_METADATA
 from logbus_broker.errors import BrokerError
+from logbus_broker.filesystem import PARTITION_METADATA
 from logbus_broker.log.checkpoint import RECOVERY_POINTS
 from logbus_broker.log.log_directory import LogDirectory
 from logbus_broker.metrics import health, metrics_page

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from logbus_broker.disk.filesystem import BUFFERS_PER_WRITE_MAX, FileSystem
+from logbus_broker.filesystem import BUFFERS_PER_WRITE_MAX, FileSystem
 
 from tests.sim.disk import SimDisk, Stopped
 

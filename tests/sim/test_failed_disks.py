@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 import pytest
 from logbus_broker.cluster.metadata_image import NO_LEADER
-from logbus_broker.disk.filesystem import OpenFile
 from logbus_broker.engine import Engine
+from logbus_broker.filesystem import OpenFile
 from logbus_broker.metrics import health, metrics_page
 from logbus_broker.protocol.api import ApiKey
 from logbus_broker.protocol.batch import Buffer

@@ -13,8 +13,8 @@ from itertools import count
 from pathlib import Path
 
 import pytest
-from logbus.schemas.registry_records import KeyType, decoded_key, decoded_version
 from logbus.waiting import wait_until
+from logbus.web.registry_state import KeyType, decoded_key, decoded_version
 
 from benchmarks import processes
 from tests.support.broker import LogbusBroker

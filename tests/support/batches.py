@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from logbus_broker.protocol.batch import BATCH_HEADER_BYTES, LENGTH_END, BatchHeader, read_header, stamp
-from logbus_broker.protocol.batch_builder import NewRecord, build_batch, seal
-from logbus_broker.protocol.records import write_varint
+from logbus_broker.protocol.records import NewRecord, build_batch, seal, write_varint
 from logbus_broker.protocol.validation import NewBatch, validate_new_batch
 
 NOW_MS = 1_700_000_000_000

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from logbus_broker import metrics
-from logbus_broker.network import prometheus
-from logbus_broker.network.prometheus import Metric
+from logbus_broker.metrics import Metric
 
-METRICS = tuple(value for module in (prometheus, metrics) for value in vars(module).values() if isinstance(value, Metric))
+METRICS = tuple(value for value in vars(metrics).values() if isinstance(value, Metric))

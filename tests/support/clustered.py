@@ -8,9 +8,9 @@ from typing import Any
 
 from logbus_broker.api.cluster_metadata import ClusterMetadata
 from logbus_broker.api.handler import Parts, Pending
-from logbus_broker.config.settings import BrokerConfig
 from logbus_broker.protocol.api import ApiKey
 from logbus_broker.protocol.framing import Origin, Request
+from logbus_broker.settings import BrokerConfig
 
 from tests.sim.coordinated import Controlled, World
 from tests.support.engine import Harness

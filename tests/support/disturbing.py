@@ -14,7 +14,7 @@ from pathlib import Path
 from random import Random
 
 from logbus.waiting import wait_until
-from logbus_broker.disk.filesystem import FileSystem
+from logbus_broker.filesystem import FileSystem
 from logbus_broker.log.segment import scan_headers
 
 from tests.support.clusters import SESSION_MS, ClusterBroker, RunningCluster

@@ -15,15 +15,15 @@ import pytest
 from logbus_broker.api.handler import Parts, Pending
 from logbus_broker.api.metadata_source import MetadataSource
 from logbus_broker.cluster.cluster_view import ClusterView
-from logbus_broker.config.settings import BrokerConfig, LogConfig
-from logbus_broker.disk.filesystem import FileSlice, FileSystem
 from logbus_broker.engine import Engine
+from logbus_broker.filesystem import FileSlice, FileSystem
 from logbus_broker.log.flusher import FlushTicket
 from logbus_broker.log.high_watermark import Watermarks
 from logbus_broker.protocol.api import ApiKey
-from logbus_broker.protocol.batch_builder import NewRecord, build_batch
 from logbus_broker.protocol.codec import request_class, response_class
 from logbus_broker.protocol.framing import NOWHERE, Request
+from logbus_broker.protocol.records import NewRecord, build_batch
+from logbus_broker.settings import BrokerConfig, LogConfig
 
 from tests.support import admin
 from tests.support.manual_clock import ManualClock

@@ -13,8 +13,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 import pyarrow as pa
-from logbus.aggregates import aggregation
-from logbus.aggregates.definition import define_aggregate
 from logbus.expressions import count
 from logbus.kafka.client import Client
 from logbus.kafka.groups import Groups
@@ -26,7 +24,8 @@ from logbus.loads.sinks import sink_for
 from logbus.loads.table_audit import HourAudit, Spans, TableReport, record_report
 from logbus.model import Interval, Pipeline, milliseconds
 from logbus.status.retention_run import RetentionStore
-from logbus.streams import stream_ledger
+from logbus.streams import hourly_aggregates, stream_ledger
+from logbus.streams.aggregate_definition import define_aggregate
 from logbus.streams.definition import define_stream
 from logbus.streams.epoch_commit import Epoch, commit_epoch
 from logbus.streams.epochs import EpochPart
@@ -73,8 +72,8 @@ class Exported:
 def fill_computed(made: Platform, engine: Engine) -> None:
     measures = {"count": count()}
     of_hours = define_aggregate(f"{made.name}_by_hour", made.name, keys=[], measures=measures)
-    aggregation.define(engine, of_hours, made.now)
-    aggregation.bring_up_to_date(engine, of_hours.name, "test", lambda: made.now)
+    hourly_aggregates.define(engine, of_hours, made.now)
+    hourly_aggregates.bring_up_to_date(engine, of_hours.name, "test", lambda: made.now)
     live = define_stream(f"{made.name}_live", made.name, keys=[], measures=measures)
     stream_ledger.define(engine, live, made.now)
     owner = stream_ledger.begin(engine, live.name, "test", made.now)

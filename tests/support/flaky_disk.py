@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 from typing import Any
 
-from logbus_broker.disk.filesystem import FileSystem
+from logbus_broker.filesystem import FileSystem
 
 _CANNOT_FAIL = ("is_directory",)
 

@@ -9,13 +9,12 @@ from pathlib import Path
 from uuid import UUID
 
 from logbus_broker.cluster.metadata_image import Endpoint
-from logbus_broker.config.settings import BrokerConfig
 from logbus_broker.log.partition import Partition
 from logbus_broker.protocol import replica_fetch
-from logbus_broker.replication.interfaces import PeerRequest, Then
+from logbus_broker.replication.interfaces import PeerRequest, ReplicationQuota, Then
 from logbus_broker.replication.replica_fetcher import ReplicaFetcher
 from logbus_broker.replication.replicas import FollowedPartition, FollowerHooks
-from logbus_broker.replication.replication_quota import ReplicationQuota
+from logbus_broker.settings import BrokerConfig
 
 from tests.support.batches import plain_batch, stamped
 from tests.support.engine import ManualThreadPool

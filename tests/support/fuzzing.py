@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from pathlib import Path
 
-from logbus_broker.config.settings import BrokerConfig
-from logbus_broker.counters import NetworkCounters
-from logbus_broker.disk.filesystem import FileSystem, OpenFile
 from logbus_broker.errors import ProtocolError
+from logbus_broker.filesystem import FileSystem, OpenFile
+from logbus_broker.health import NetworkCounters
 from logbus_broker.network.connection import Connection
+from logbus_broker.settings import BrokerConfig
 
 from tests.support.engine import Harness
 from tests.support.mutations import mutated_frame

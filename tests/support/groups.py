@@ -7,7 +7,7 @@ from itertools import count
 from typing import Any
 
 from logbus_broker.errors import MemberIdRequired, RequestError
-from logbus_broker.groups import messages
+from logbus_broker.groups import members as messages
 from logbus_broker.groups.group import Group
 from logbus_broker.groups.members import Member, Members
 from logbus_broker.groups.rebalance import GroupRules

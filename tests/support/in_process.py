@@ -24,9 +24,8 @@ from logbus.model import FrozenWindow, Pipeline
 from logbus.parsing import Parser, Unparsable
 from logbus.spark_submit import TaskLimits
 from logbus_spark import application
-from logbus_spark.job import TASKS_PER_CORE, Run, TaskJob, TaskPlan, TaskResult, pack
 from logbus_spark.load_task import load
-from logbus_spark.records import Records, read_plan
+from logbus_spark.records import TASKS_PER_CORE, Records, Run, TaskJob, TaskPlan, TaskResult, pack, read_plan
 
 from tests.support.fake_log import KEY, FakeLog
 from tests.support.ledgers import NOW

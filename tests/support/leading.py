@@ -14,13 +14,12 @@ from logbus_broker.api.error_codes import code_of
 from logbus_broker.cluster import znodes
 from logbus_broker.cluster.metadata_image import PartitionState
 from logbus_broker.cluster.store import Create, Operation, Set, StoreEvents
-from logbus_broker.config.settings import BrokerConfig
-from logbus_broker.disk.filesystem import FileSlice
+from logbus_broker.filesystem import FileSlice
 from logbus_broker.log.partition_log import PartitionLog
 from logbus_broker.protocol import replica_fetch
-from logbus_broker.replication.fetch_sessions import FetchSession, TopicIdPartition
-from logbus_broker.replication.led_partition import LedPartition, PartitionProgress
+from logbus_broker.replication.led_partition import FetchSession, LedPartition, PartitionProgress, TopicIdPartition
 from logbus_broker.replication.replica_server import ReplicaServer
+from logbus_broker.settings import BrokerConfig
 
 from tests.sim.world import Timeline
 from tests.sim.zookeeper import SimZooKeeper

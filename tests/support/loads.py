@@ -20,9 +20,8 @@ from logbus.model import Attempt, FrozenWindow, Pipeline, WindowCounts, millisec
 from logbus.parsing import parser_for
 from logbus.windows.rows import pipeline_of
 from logbus_spark.application import TaskReads, to_reads
-from logbus_spark.job import StagedWindow, TaskJob, TaskResult
 from logbus_spark.load_task import load
-from logbus_spark.records import Records
+from logbus_spark.records import Records, StagedWindow, TaskJob, TaskResult
 
 from tests.support.ledgers import NOW, World
 from tests.support.mended import MENDED

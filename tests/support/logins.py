@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from logbus_broker.protocol.api import APIS, ApiKey
 from logbus_broker.protocol.codec import request_class, response_class
-from logbus_broker.security import scram
+from logbus_broker.security import sasl
 
 from tests.support.raw_client import Closed, RawClient
 
@@ -88,7 +88,7 @@ def log_in(peer: Conversation, mechanism: str = "PLAIN", user: str = USER, passw
     handshake(peer, mechanism)
     if mechanism == "PLAIN":
         return peer.ask(_TOKEN, version, auth_bytes=plain(user, password))
-    client = scram.log_in(scram.NAMES[mechanism], user, password, "nonce")
+    client = sasl.log_in(sasl.NAMES[mechanism], user, password, "nonce")
     message = next(client)
     while True:
         answer = peer.ask(_TOKEN, version, auth_bytes=message)

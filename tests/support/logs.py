@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from logbus_broker.clock import Clock
-from logbus_broker.config.settings import LogConfig
-from logbus_broker.disk.filesystem import FileSystem, OpenFile
+from logbus_broker.filesystem import FileSystem, OpenFile
 from logbus_broker.log.cleaner import begin_compaction
 from logbus_broker.log.compaction import CompactionPass, Exchange, OffsetMap
 from logbus_broker.log.flusher import FlushTicket
 from logbus_broker.log.partition_log import PartitionLog
 from logbus_broker.protocol.batch import BatchHeader, Buffer
 from logbus_broker.protocol.records import Record, read_records
+from logbus_broker.settings import LogConfig
 
 from tests.support.batches import NOW_MS, plain_batch, stamped
 from tests.support.manual_clock import ManualClock

@@ -9,15 +9,15 @@ from typing import Any
 
 from logbus_broker.api.handler import Parts, Pending
 from logbus_broker.api.produce_fast_path import ProduceFastPath
-from logbus_broker.config.parsers import INT32_MAX
-from logbus_broker.config.settings import BrokerConfig
-from logbus_broker.counters import NetworkCounters
+from logbus_broker.health import NetworkCounters
 from logbus_broker.network.connection import Connection
 from logbus_broker.network.gate import Gate
 from logbus_broker.network.poller import READ, RESET, Poller
 from logbus_broker.network.server import Server
 from logbus_broker.network.throttling import Throttle
 from logbus_broker.protocol.framing import Request
+from logbus_broker.setting_parsers import INT32_MAX
+from logbus_broker.settings import BrokerConfig
 
 from tests.support.manual_clock import ManualClock
 from tests.support.sockets import ScriptedListener, ScriptedSocket

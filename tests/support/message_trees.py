@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from logbus_broker.protocol.api import ApiKey
+from logbus_broker.protocol.api import ApiKey, Field, describe
 from logbus_broker.protocol.codec import request_class, response_class
-from logbus_broker.protocol.schema import Field, describe
 
 Tree = dict[str, Any]
 

@@ -11,8 +11,8 @@ from functools import cache
 
 from logbus_broker.protocol.api import APIS, ApiKey
 from logbus_broker.protocol.batch import read_header, write_header
-from logbus_broker.protocol.batch_builder import seal
 from logbus_broker.protocol.codec import request_class
+from logbus_broker.protocol.records import seal
 
 from tests.support.batches import plain_batch, produced
 from tests.support.frames import captured_pairs

@@ -11,7 +11,6 @@ from typing import Any
 
 from logbus.waiting import PATIENCE_SECONDS, wait_until
 from logbus_broker.cluster.metadata_image import Endpoint
-from logbus_broker.config.settings import BrokerConfig
 from logbus_broker.errors import SaslAuthenticationFailed
 from logbus_broker.network.peer import Addresses, PeerConnections
 from logbus_broker.network.peer_connection import OPEN, PeerSecurity
@@ -19,8 +18,9 @@ from logbus_broker.network.poller import Poller
 from logbus_broker.protocol import codec
 from logbus_broker.protocol.api import ApiKey
 from logbus_broker.replication.interfaces import PeerRequest
-from logbus_broker.security import scram
+from logbus_broker.security import sasl
 from logbus_broker.security.state import SecurityState
+from logbus_broker.settings import BrokerConfig
 
 from tests.support.manual_clock import ManualClock
 
@@ -192,8 +192,8 @@ class PeerWorld:
         peer.answer_message(correlation_id, ApiKey.SASL_HANDSHAKE, error_code=0, mechanisms=[handshake.mechanism])
         self.until(peer.is_greeted)
         correlation_id, message = peer.read_message(ApiKey.SASL_AUTHENTICATE)
-        users = scram.Users(lambda: state, b"")
-        server = scram.exchange(scram.NAMES[handshake.mechanism], users, lambda: "server", message.auth_bytes)
+        users = sasl.Users(lambda: state, b"")
+        server = sasl.exchange(sasl.NAMES[handshake.mechanism], users, lambda: "server", message.auth_bytes)
         answer: dict[str, Any] = {"error_code": 0, "error_message": None, "auth_bytes": next(server), "session_lifetime_ms": 0}
         peer.answer_message(correlation_id, ApiKey.SASL_AUTHENTICATE, **answer)
         self.until(peer.is_greeted)

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from logbus.schemas.registry import SchemaRegistry
-from logbus.schemas.registry_app import make_app
-from logbus.schemas.registry_login import RegistryLogins
-from logbus.schemas.registry_state import Entry, RegistryState
+from logbus.web.registry import SchemaRegistry
+from logbus.web.registry_app import make_app
+from logbus.web.registry_login import RegistryLogins
+from logbus.web.registry_state import Entry, RegistryState
 from starlette.testclient import TestClient
 
 from tests.support.exporting import running_server

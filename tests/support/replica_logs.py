@@ -6,13 +6,12 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 from uuid import UUID
 
-from logbus_broker.log.leader_epochs import LeaderEpochs
+from logbus_broker.log.leader_epochs import LeaderEpochs, TruncationTicket
 from logbus_broker.log.partition import Partition
 from logbus_broker.log.partition_log import PartitionLog
 from logbus_broker.log.producer_state import ProducerState, ProducerStates
-from logbus_broker.log.truncation import TruncationTicket
 from logbus_broker.protocol.batch import read_header
-from logbus_broker.protocol.batch_builder import NewRecord, build_batch
+from logbus_broker.protocol.records import NewRecord, build_batch
 from logbus_broker.protocol.validation import split_replicated
 
 from tests.sim.disk import SimDisk

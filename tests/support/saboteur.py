@@ -12,7 +12,7 @@ Orders arrive as lines of JSON on stdin, and each is answered by a line on stdou
     {"do": "forget"}    drop all orders
     {"do": "counts"}    how often each (what, where) was called since the last "counts"
 
-`what` is a method of FileSystem, `flush_in_kernel` (disk/kernel_sync.py), or a step. `where` is an fnmatch pattern for the
+`what` is a method of FileSystem, `flush_in_kernel` (log/thread_pool.py), or a step. `where` is an fnmatch pattern for the
 kind of file (`kind_of`), and empty for a step. "before" raises instead of the call, "after" once it has done its work, and
 "partly" has `write_some` write a part and raise at the call for the rest, which is what a full disk does.
 
@@ -41,8 +41,8 @@ from pathlib import Path
 from typing import Any
 
 from logbus_broker import cli, node
-from logbus_broker.disk.filesystem import FileSystem, OpenFile
-from logbus_broker.disk.kernel_sync import KernelSync
+from logbus_broker.filesystem import FileSystem, OpenFile
+from logbus_broker.log.thread_pool import KernelSync
 
 BEFORE, AFTER, PARTLY = "before", "after", "partly"
 ERRORS: dict[str, Callable[[], BaseException]] = {

@@ -13,7 +13,7 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import pytest
-from logbus.schemas.wire_format import reference_to_id
+from logbus.parsing.decoders import reference_to_id
 
 
 @dataclass

@@ -14,8 +14,8 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from google.protobuf.descriptor import FieldDescriptor
 from google.protobuf.message import Message
 from google.protobuf.unknown_fields import UnknownFieldSet
-from logbus.schemas.compatibility import EarlierSchema, problems_of
-from logbus.schemas.schema_text import ResolvedSchema, SchemaText, SchemaType
+from logbus.web.schema_compatibility import EarlierSchema, problems_of
+from logbus.web.schema_text import ResolvedSchema, SchemaText, SchemaType
 
 DEPTH = 3  # of values in each other: schemas may be recursive
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from logbus_broker.config.properties import settings
+from logbus_broker.properties import settings
 
 
 def setting_names() -> list[str]:

@@ -6,7 +6,7 @@ import itertools
 import os
 import socket
 
-from logbus_broker.disk.filesystem import FileSlice
+from logbus_broker.filesystem import FileSlice
 from logbus_broker.network.buffers import Output
 
 _NUMBERS = itertools.count(1000)

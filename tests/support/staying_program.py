@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from logbus_spark import resident, session
+from logbus_spark import load_windows, session
 
 
 def load(arguments: Sequence[str], say: Callable[[str], None]) -> int:
@@ -34,4 +34,4 @@ if __name__ == "__main__":
     session.started = lambda: None  # type: ignore[assignment,return-value]
     print("this is the log", flush=True)
     path, idle_seconds = sys.argv[sys.argv.index("--stay") + 1], sys.argv[sys.argv.index("--idle-seconds") + 1]
-    sys.exit(resident.stay(Path(path), float(idle_seconds), load))
+    sys.exit(load_windows.stay(Path(path), float(idle_seconds), load))

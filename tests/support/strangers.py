@@ -20,16 +20,16 @@ from typing import Any
 from cryptography.hazmat.primitives.asymmetric import ec
 from jwt.algorithms import ECAlgorithm
 from logbus_broker.api.handler import Parts, Pending
-from logbus_broker.api.logins import add_users
-from logbus_broker.config.properties import build_config
+from logbus_broker.api.users import add_users
 from logbus_broker.errors import SaslAuthenticationFailed
 from logbus_broker.network.gate import open_gates
 from logbus_broker.network.tls import TlsConnection
+from logbus_broker.properties import build_config
 from logbus_broker.protocol.api import ApiKey
 from logbus_broker.protocol.codec import request_class, response_class
 from logbus_broker.protocol.framing import FRAME_LENGTH, Request, read_response, request_frame
-from logbus_broker.security import scram
-from logbus_broker.security.login import MECHANISMS, OAUTHBEARER, PLAIN
+from logbus_broker.security import sasl
+from logbus_broker.security.sasl import MECHANISMS, OAUTHBEARER, PLAIN
 from logbus_broker.security.state import ANONYMOUS, SecurityState
 
 from benchmarks.peers.authority import Authority
@@ -116,7 +116,7 @@ def tokens_of(chance: random.Random, mechanism: str, *, knows: bool) -> Conversa
         yield b"n,,\x01auth=Bearer " + bearer(chance, ISSUER if knows else FORGER) + b"\x01\x01"
         yield b"\x01"
     else:
-        yield from scram.log_in(scram.NAMES[mechanism], user, password, "nonce")
+        yield from sasl.log_in(sasl.NAMES[mechanism], user, password, "nonce")
 
 
 def bearer(chance: random.Random, key: ec.EllipticCurvePrivateKey) -> bytes:

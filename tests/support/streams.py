@@ -13,7 +13,7 @@ from logbus.loads.ledger import Ledger
 from logbus.streams import stream_ledger
 from logbus.streams.definition import Stream, define_stream
 from logbus.streams.proof import StreamProof, prove_due
-from logbus_spark.job import PlanSlice, pack_slices
+from logbus_spark.records import PlanSlice, pack_slices
 from logbus_spark.stream_driver import StreamDriver
 from logbus_spark.stream_task import EpochJob, EpochTaskResult, aggregate_chunks
 from sqlalchemy import Engine

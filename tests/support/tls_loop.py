@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from logbus_broker.api.handler import Parts, Pending
-from logbus_broker.config.properties import build_config
 from logbus_broker.network.certificates import TlsListener
 from logbus_broker.network.poller import READ
 from logbus_broker.network.tls import HandshakeShare
+from logbus_broker.properties import build_config
 from logbus_broker.protocol.framing import Request
 
 from benchmarks.peers.authority import Authority

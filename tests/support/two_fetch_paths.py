@@ -12,9 +12,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from logbus_broker.config.settings import LogConfig
 from logbus_broker.protocol.api import ApiKey
-from logbus_broker.protocol.batch_builder import NewRecord, build_batch
+from logbus_broker.protocol.records import NewRecord, build_batch
+from logbus_broker.settings import LogConfig
 
 from tests.support.two_paths import PARTITIONS, Clients, Rivals, count_of, head_of, play, produce_frame, string_of
 

@@ -15,14 +15,14 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from logbus_broker.config.settings import LogConfig
-from logbus_broker.counters import NetworkCounters
-from logbus_broker.disk.filesystem import FileSystem
 from logbus_broker.errors import ProtocolError
+from logbus_broker.filesystem import FileSystem
+from logbus_broker.health import NetworkCounters
 from logbus_broker.network.connection import Connection
 from logbus_broker.protocol.api import ApiKey
-from logbus_broker.protocol.batch_builder import NewRecord, build_batch
 from logbus_broker.protocol.framing import Origin
+from logbus_broker.protocol.records import NewRecord, build_batch
+from logbus_broker.settings import LogConfig
 
 from tests.support.admin import SET, TOPIC, alter
 from tests.support.batches import altered

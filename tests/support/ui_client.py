@@ -13,8 +13,8 @@ import httpx
 import pytest
 from airflow.api_fastapi.core_api.security import get_user
 from logbus.waiting import PATIENCE_SECONDS
-from logbus.web import access
 from logbus.web import app as module
+from logbus.web import request_context
 from logbus.web.sources import PageSources
 
 from tests.support.ledgers import NOW
@@ -64,11 +64,11 @@ def client(monkeypatch: pytest.MonkeyPatch) -> Iterator[UiClient]:
     def readable(user: Any, dag_ids: Sequence[str]) -> set[str]:
         return made.readable & set(dag_ids)
 
-    monkeypatch.setattr(access, "readable_dags", readable)
-    monkeypatch.setattr(access, "may_change_runs", lambda user, dag_id, method: dag_id in made.changeable)
-    monkeypatch.setattr(access, "may_read_connection", lambda user, conn_id: conn_id in made.connections)
-    monkeypatch.setattr(access, "is_paused", lambda dag_id: dag_id in made.paused)
-    monkeypatch.setattr(access, "paused_dags", lambda dag_ids: sorted(made.paused & set(dag_ids)))
+    monkeypatch.setattr(request_context, "readable_dags", readable)
+    monkeypatch.setattr(request_context, "may_change_runs", lambda user, dag_id, method: dag_id in made.changeable)
+    monkeypatch.setattr(request_context, "may_read_connection", lambda user, conn_id: conn_id in made.connections)
+    monkeypatch.setattr(request_context, "is_paused", lambda dag_id: dag_id in made.paused)
+    monkeypatch.setattr(request_context, "paused_dags", lambda dag_ids: sorted(made.paused & set(dag_ids)))
     own = dict(module.app.state._state)
     made.wait_for_the_broker(PATIENCE_SECONDS)
     module.app.state.now = lambda: made.now

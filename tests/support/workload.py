@@ -20,9 +20,8 @@ from typing import Any, Self
 from logbus.waiting import PATIENCE_SECONDS
 from logbus_broker.protocol.api import APIS, ApiKey, ErrorCode
 from logbus_broker.protocol.batch import read_header
-from logbus_broker.protocol.batch_builder import NewRecord, build_batch
 from logbus_broker.protocol.codec import request_class, response_class
-from logbus_broker.protocol.records import Record, read_records
+from logbus_broker.protocol.records import NewRecord, Record, build_batch, read_records
 
 from benchmarks.costs.wire import whole_batches
 from tests.support import admin

@@ -19,7 +19,10 @@ from typing import Any
 
 from logbus_broker.api import authorization, error_codes, handler
 from logbus_broker.cluster import dynamic_config, topic_registry
-from logbus_broker.config.catalog import (
+from logbus_broker.errors import BrokerError, InvalidConfig, InvalidRequest
+from logbus_broker.log import background_tasks, topic_admin
+from logbus_broker.protocol import api, codec, framing
+from logbus_broker.settings_catalog import (
     ConfigSource,
     ConfigType,
     DescribedSetting,
@@ -28,9 +31,6 @@ from logbus_broker.config.catalog import (
     describe_topic,
     list_settings,
 )
-from logbus_broker.errors import BrokerError, InvalidConfig, InvalidRequest
-from logbus_broker.log import background_tasks, topic_admin
-from logbus_broker.protocol import api, codec, framing
 
 logger = logging.getLogger("broker.configs")
 

@@ -16,7 +16,7 @@ from logbus_broker import errors
 from logbus_broker.api.handler import Context
 from logbus_broker.cluster.topic_registry import Topic
 from logbus_broker.errors import UnknownTopicId, UnknownTopicOrPartition
-from logbus_broker.protocol import api, primitives
+from logbus_broker.protocol import api, framing
 
 _CODES: dict[type[errors.BrokerError], api.ErrorCode] = {
     errors.CorruptMessage: api.ErrorCode.CORRUPT_MESSAGE,
@@ -114,9 +114,7 @@ def refusing(row: Any) -> Iterator[None]:
 _ELSEWHERE = frozenset({api.ErrorCode.NOT_LEADER_OR_FOLLOWER, api.ErrorCode.FENCED_LEADER_EPOCH})
 
 
-def current_leader(
-    error: int, topic: str | bytes, index: int, listener: str, context: Context
-) -> primitives.CurrentLeader | None:
+def current_leader(error: int, topic: str | bytes, index: int, listener: str, context: Context) -> framing.CurrentLeader | None:
     """None if the error does not send the client to another broker, or that broker is unknown, or this broker is about to lead:
     then the client refreshes its metadata after its back-off. `topic` is a name, or the bytes of an id."""
     if context.cluster is None or error not in _ELSEWHERE:
@@ -126,7 +124,7 @@ def current_leader(
         if partition.leader != context.config.broker_id or error == api.ErrorCode.FENCED_LEADER_EPOCH:
             for broker_id, host, port, rack in context.view.brokers(listener):
                 if broker_id == partition.leader:
-                    return primitives.CurrentLeader(broker_id, partition.leader_epoch, host, port, rack)
+                    return framing.CurrentLeader(broker_id, partition.leader_epoch, host, port, rack)
     return None
 
 

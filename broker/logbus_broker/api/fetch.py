@@ -19,7 +19,6 @@ from logbus_broker.api.authorization import Caller
 from logbus_broker.api.error_codes import code_of, current_leader
 from logbus_broker.api.handler import Answering, Context, Part, Parts, Pending, caller_of, in_slices
 from logbus_broker.api.purgatory import DelayedFetch
-from logbus_broker.disk.filesystem import FileSlice
 from logbus_broker.errors import (
     BrokerError,
     ClusterAuthorizationFailed,
@@ -27,6 +26,7 @@ from logbus_broker.errors import (
     NotLeaderOrFollower,
     UnknownLeaderEpoch,
 )
+from logbus_broker.filesystem import FileSlice
 from logbus_broker.log.background_tasks import Until
 from logbus_broker.log.partition import Partition
 from logbus_broker.log.thread_pool import Outcome

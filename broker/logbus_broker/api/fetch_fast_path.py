@@ -26,8 +26,8 @@ from typing import Any
 
 from logbus_broker.api.fetch import READ_AT_ONCE_MAX, answer_again, bytes_awaited, locate, park
 from logbus_broker.api.handler import Context, Parts, Pending
-from logbus_broker.disk.filesystem import FileSlice
 from logbus_broker.errors import BrokerError
+from logbus_broker.filesystem import FileSlice
 from logbus_broker.log.partition import Partition
 from logbus_broker.protocol.api import ApiKey
 from logbus_broker.protocol.fetch import FetchShape, ReadRow, RequestedTopic, shape_of

@@ -9,15 +9,15 @@ from contextlib import suppress
 from typing import Any
 
 from logbus_broker import errors
-from logbus_broker.api import authorization, error_codes, handler, offsets_topic
-from logbus_broker.groups import committed_offsets, coordinator, messages, rebalance, records
-from logbus_broker.groups.members import CONSUMER_PROTOCOL
+from logbus_broker.api import authorization, error_codes, handler, internal_topics
+from logbus_broker.groups import committed_offsets, coordinator, rebalance, records
+from logbus_broker.groups.members import CONSUMER_PROTOCOL, GroupDescription
 from logbus_broker.protocol import api, codec
 
 _TYPE = "classic"  # Kafka's other types (consumer, share, streams) belong to protocols that are not supported
 
 
-def _describe(group_id: str, context: handler.Context) -> messages.GroupDescription:
+def _describe(group_id: str, context: handler.Context) -> GroupDescription:
     """Raises InvalidGroupId, GroupIdNotFound; NotCoordinator, CoordinatorLoadInProgress."""
     offsets = context.offsets.ours(coordinator.check_group_id(group_id))
     group = context.groups.find(group_id)
@@ -25,7 +25,7 @@ def _describe(group_id: str, context: handler.Context) -> messages.GroupDescript
         return group.describe()
     if group_id not in offsets:
         raise errors.GroupIdNotFound(f"no group {group_id!r}")
-    return messages.GroupDescription(group_id=group_id, state=rebalance.EMPTY.value)
+    return GroupDescription(group_id=group_id, state=rebalance.EMPTY.value)
 
 
 # -- looking ---------------------------------------------------------------------------------------------------------------------
@@ -52,7 +52,7 @@ def _described(group_id: str, version: int, caller: authorization.Caller, contex
         caller.check(authorization.GROUP, group_id)
         description = _describe(group_id, context)
     except errors.BrokerError as error:
-        description = messages.GroupDescription(group_id=group_id, state=rebalance.DEAD.value)
+        description = GroupDescription(group_id=group_id, state=rebalance.DEAD.value)
         if version >= 6 or not isinstance(error, errors.GroupIdNotFound):  # before version 6, an unknown group was Dead
             code, text = error_codes.code_of(error), error_codes.text_of(error)
     members = [
@@ -127,7 +127,7 @@ def handle_delete_groups(message: Any, version: int, caller: authorization.Calle
             codes[group_id] = error_codes.code_of(error)
         yield None
     for offsets, keys in chosen.items():
-        refusal = yield from offsets_topic.remove_offsets(
+        refusal = yield from internal_topics.remove_offsets(
             offsets, keys, context, lambda key: not context.groups.is_active(key.group)
         )
         for key, value in keys.items():
@@ -136,7 +136,7 @@ def handle_delete_groups(message: Any, version: int, caller: authorization.Calle
             elif offsets.newest(key) is value:
                 codes[key.group] = error_codes.code_of(errors.NonEmptyGroup(f"a member has joined group {key.group!r}"))
             yield None
-        refusal = refusal or (yield from offsets_topic.forget_groups(offsets, stored[offsets], context))
+        refusal = refusal or (yield from internal_topics.forget_groups(offsets, stored[offsets], context))
         codes.update((group_id, refusal) for group_id in stored[offsets] if refusal)
     response = codec.response_class(api.ApiKey.DELETE_GROUPS)
     rows = [response.DeletableGroupResult(group_id=group_id, error_code=code) for group_id, code in codes.items()]
@@ -171,7 +171,7 @@ def handle_offset_delete(message: Any, version: int, caller: authorization.Calle
             if not code and (newest := offsets.newest(key)) is not None:
                 chosen[key] = newest
             yield None
-    refusal = yield from offsets_topic.remove_offsets(offsets, chosen, context)
+    refusal = yield from internal_topics.remove_offsets(offsets, chosen, context)
     return [_encode_offset_delete(0, version, {partition: code or refusal for partition, code in codes.items()})]
 
 

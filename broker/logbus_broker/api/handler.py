@@ -29,20 +29,19 @@ from logbus_broker.api.purgatory import Deadlines, Purgatory
 from logbus_broker.clock import Clock
 from logbus_broker.cluster import cluster_view, local_files, security_store
 from logbus_broker.cluster.producer_ids import ProducerIds
-from logbus_broker.config.settings import BrokerConfig
-from logbus_broker.counters import Counters
-from logbus_broker.disk.filesystem import FileSlice
+from logbus_broker.filesystem import FileSlice
 from logbus_broker.groups import committed_offsets, coordinator
-from logbus_broker.health import Health
+from logbus_broker.health import Counters, Health
 from logbus_broker.log import background_tasks, manager, partition, topic_admin
 from logbus_broker.log.flusher import Flusher
 from logbus_broker.log.high_watermark import HighWatermark
 from logbus_broker.log.thread_pool import ThreadPool
 from logbus_broker.protocol import codec, framing
 from logbus_broker.security.quotas import ClientQuotas
+from logbus_broker.settings import BrokerConfig
 
 if TYPE_CHECKING:
-    from logbus_broker.api.authorizer import Authorizer
+    from logbus_broker.api.authorization import Authorizer
     from logbus_broker.api.metadata import MetadataCache
 
     # a standalone broker imports none of these

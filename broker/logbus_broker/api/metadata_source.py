@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Protocol
 from logbus_broker.api.handler import Context
 from logbus_broker.cluster import cluster_view, dynamic_config, security_store, topic_registry
 from logbus_broker.cluster.producer_ids import ProducerIds, local_producer_ids
-from logbus_broker.config.settings import BrokerConfig
-from logbus_broker.disk.filesystem import FileSystem
+from logbus_broker.filesystem import FileSystem
 from logbus_broker.log import log_directory, manager
 from logbus_broker.log.thread_pool import ThreadPool
 from logbus_broker.log.topic_admin import TopicAdmin, TopicChanges
+from logbus_broker.settings import BrokerConfig
 
 if TYPE_CHECKING:
     from logbus_broker.cluster.membership import ClusterMember

@@ -10,7 +10,7 @@ from functools import partial
 from operator import attrgetter, itemgetter
 from typing import Any
 
-from logbus_broker.api import authorization, error_codes, handler, offsets_topic
+from logbus_broker.api import authorization, error_codes, handler, internal_topics
 from logbus_broker.errors import (
     BrokerError,
     GroupIdNotFound,
@@ -19,7 +19,7 @@ from logbus_broker.errors import (
     OffsetMetadataTooLarge,
     UnknownMember,
 )
-from logbus_broker.groups import committed_offsets, coordinator, messages, records
+from logbus_broker.groups import committed_offsets, coordinator, members, records
 from logbus_broker.log.background_tasks import Steps
 from logbus_broker.protocol import api, codec
 
@@ -55,7 +55,7 @@ def handle_offset_commit(message: Any, version: int, caller: authorization.Calle
             yield None
     if changes:
         try:
-            code = yield from offsets_topic.write_commit(changes, partial(_admitted, message, version, context), context)
+            code = yield from internal_topics.write_commit(changes, partial(_admitted, message, version, context), context)
         except BrokerError as error:  # the member is no longer what it was when the request arrived
             code = error_codes.code_of(error)
         for row in accepted if code else ():
@@ -70,7 +70,7 @@ def _admitted(message: Any, version: int, context: handler.Context) -> committed
     Clients know GROUP_ID_NOT_FOUND only from version 9 on (KIP-848). A group with committed offsets exists, though it may have no
     members. In a cluster, the last coordinator of a group that is not found was another broker, and Java consumers, which
     expect the new coordinator to know the group, would fail permanently. Both get an error that makes them rejoin."""
-    name = messages.MemberName(member_id=message.member_id, instance_id=message.group_instance_id)
+    name = members.MemberName(member_id=message.member_id, instance_id=message.group_instance_id)
     generation = message.generation_id_or_member_epoch
     try:
         context.groups.check_commit(message.group_id, name, generation, context.clock.monotonic())

@@ -17,7 +17,7 @@ from logbus_broker.api.error_codes import code_of, current_leader, text_of
 from logbus_broker.api.handler import Context, Parts, Pending, caller_of
 from logbus_broker.api.produce_turn import StagedRequest
 from logbus_broker.api.purgatory import Deadline
-from logbus_broker.counters import Counters
+from logbus_broker.health import Counters
 from logbus_broker.log.partition import Partition
 from logbus_broker.protocol.api import ApiKey, ErrorCode
 from logbus_broker.protocol.batch import BATCH_HEADER_BYTES, read_header

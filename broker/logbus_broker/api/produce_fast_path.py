@@ -8,7 +8,7 @@ there, and only there. docs/decisions/2026-11-23-produce-fast-path.md says what 
 tests/property/broker/test_produce_fast_path.py compares both paths with each other.
 
     constant part of a request  is compared in one piece with what the connection has sent before (protocol/produce.py)
-    a partition                 is looked up among those on the fast path (log/fast_path_state.py)
+    a partition                 is looked up among those on the fast path (log/partition.py)
     a batch                     is unpacked once and passes one chain of comparisons; then its checksum is verified
     a whole request passed      its batches are stamped: from here on they are to be written
     all requests in the buffer  one write per partition. If one fails, all of them are taken back and the stamps undone: the
@@ -28,10 +28,20 @@ from weakref import WeakValueDictionary
 
 from logbus_broker.api.fetch_fast_path import LEARNT_EACH, LEARNT_FROM, ConnectionFetchFastPath, FetchFastPath
 from logbus_broker.api.handler import Context
-from logbus_broker.log.fast_path_state import FastPathState, FastPathStates, enter_fast_path
+from logbus_broker.log.partition import FastPathState, FastPathStates, enter_fast_path
 from logbus_broker.protocol.api import ApiKey
-from logbus_broker.protocol.batch import BATCH_HEADER, BATCH_HEADER_BYTES, CRC_START, LENGTH_END, MAGIC, NO_PRODUCER_ID, crc32c
-from logbus_broker.protocol.compression import CODEC_MAX, DECOMPRESSED_BYTES_MAX, begins_like
+from logbus_broker.protocol.batch import (
+    BATCH_HEADER,
+    BATCH_HEADER_BYTES,
+    CODEC_MAX,
+    CRC_START,
+    DECOMPRESSED_BYTES_MAX,
+    LENGTH_END,
+    MAGIC,
+    NO_PRODUCER_ID,
+    begins_like,
+    crc32c,
+)
 from logbus_broker.protocol.framing import CONSTANT_START, FRAME_HEAD, Origin, Request
 from logbus_broker.protocol.produce import ProduceShape, parse_produce, shape_of
 from logbus_broker.protocol.validation import RECORD_BYTES_MIN

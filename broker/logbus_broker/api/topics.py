@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from operator import attrgetter
 from typing import Any
 
-from logbus_broker.api import authorization, configs, error_codes, handler, offsets_topic
+from logbus_broker.api import authorization, configs, error_codes, handler, internal_topics
 from logbus_broker.cluster import metadata_image, topic_registry
 from logbus_broker.errors import (
     BrokerError,
@@ -177,7 +177,7 @@ def handle_delete_topics(message: Any, version: int, caller: authorization.Calle
     if doomed:
         failed = yield from context.topic_changes.delete(list(doomed.values()), message.timeout_ms)
         if len(failed) < len(doomed) and context.cluster is None:  # in a cluster, coordinators see it in the image
-            yield from offsets_topic.remove_offsets_of_topics(
+            yield from internal_topics.remove_offsets_of_topics(
                 {name for name in doomed if name not in failed}.__contains__, context
             )
         for name, failure in failed.items():

@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from logbus_broker.cluster import metadata_image, topic_registry
-from logbus_broker.config.parsers import Listener
 from logbus_broker.errors import CoordinatorNotAvailable, UnknownTopicOrPartition
+from logbus_broker.setting_parsers import Listener
 
 
 class BrokerAddress(NamedTuple):

@@ -13,8 +13,8 @@ from enum import Enum
 
 from logbus_broker.cluster.local_files import Files, reading
 from logbus_broker.cluster.metadata_image import EVERY_BROKER, MetadataImage, Settings
-from logbus_broker.config.settings import LogConfig
 from logbus_broker.errors import InvalidConfig
+from logbus_broker.settings import LogConfig
 
 BROKER_CONFIGS_FILE = "broker-configs.json"
 

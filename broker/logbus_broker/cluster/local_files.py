@@ -18,7 +18,7 @@ from typing import Any, Protocol
 from uuid import UUID
 
 from logbus_broker import errors, logs
-from logbus_broker.disk.filesystem import FileSystem
+from logbus_broker.filesystem import FileSystem
 
 META = "meta.properties"
 _META_VERSION = "0"
@@ -70,7 +70,7 @@ def join_cluster(filesystem: FileSystem, path: Path, cluster_id: str) -> None:
 
 def become_member(filesystem: FileSystem, path: Path, new_id: Callable[[], UUID]) -> None:
     """The directory of a standalone broker is a cluster's from now on, with the cluster id that it has; its topics have to be
-    registered there before it is opened again (log/join.py)."""
+    registered there before it is opened again (join.py)."""
     stored = _read(filesystem, path) or {}
     _write(filesystem, path, {**stored, _IN_CLUSTER: "true", "directory.id": encode_id(new_id())})
 

@@ -1,6 +1,6 @@
 """Where users' credentials, ACLs and quotas are kept: one interface, and what a standalone broker and a cluster keep them in.
 
-A standalone broker has them in a file of its data directory (`LocalSecurity`). A cluster (`api/cluster_metadata.py`) has them in
+A standalone broker has them in a file of its data directory (`LocalSecurity`). A cluster (`api/metadata_source.py`) has them in
 znodes, each with the content that Kafka 3.9 writes:
 
     /config/users/U                             credentials and quotas of the user U; of all users without their own: `<default>`

@@ -14,7 +14,7 @@ which Kafka's readers ignore, as we ignore keys that we do not know:
     /logbus/topic_names/N                   a topic's name; N is the name with '_' for each '.', if N has any '_'. Exists while
                                             the topic does, so that of two colliding names only one can be created
     /logbus/changes/c-N                     the metadata log (metadata_log.py)
-    /logbus/generation                      raised when an operator accepts an older state (metadata_history.py)
+    /logbus/generation                      raised when an operator accepts an older state (metadata_log.py)
 
 A znode's version is not part of its data, so it is passed to the decoders. What cannot be decoded raises MalformedNode. Pure.
 """

@@ -24,13 +24,13 @@ from functools import cache, partial
 from logbus_broker import errors
 from logbus_broker.clock import Clock
 from logbus_broker.cluster.topic_registry import OFFSETS_TOPIC, partition_of_group
-from logbus_broker.config.parsers import INT32_MAX
-from logbus_broker.groups import coordinator, messages, records
+from logbus_broker.groups import coordinator, members, records
 from logbus_broker.log import manager, partition_log
 from logbus_broker.log.partition import Partition
-from logbus_broker.protocol import batch_builder, validation
+from logbus_broker.protocol import validation
 from logbus_broker.protocol.batch import read_header
-from logbus_broker.protocol.records import Record, read_records
+from logbus_broker.protocol.records import NewRecord, Record, build_batch, read_records
+from logbus_broker.setting_parsers import INT32_MAX
 
 Change = tuple[records.OffsetKey, records.CommittedOffset | None]  # None: forget it
 
@@ -97,7 +97,7 @@ class CommittedOffsets:
         else:
             self._groups[group] = value
 
-    def take_groups(self) -> Iterator[tuple[str, messages.StoredGroup]]:
+    def take_groups(self) -> Iterator[tuple[str, members.StoredGroup]]:
         """The groups that the log has, once; each is read when it is its turn."""
         while self._groups and not self.is_dropped:
             group, value = self._groups.popitem()
@@ -311,7 +311,7 @@ class OffsetStore:
             (records.encode_key(key), None if value is None else records.encode_value(value)) for key, value in changes
         )
 
-    def build_groups(self, groups: Mapping[str, messages.StoredGroup | None]) -> validation.NewBatch:
+    def build_groups(self, groups: Mapping[str, members.StoredGroup | None]) -> validation.NewBatch:
         """The same for members of groups, of which None are gone. Takes 2 ms for a thousand members."""
         now_ms = self._clock.now_ms()
         return self._build(
@@ -321,9 +321,7 @@ class OffsetStore:
 
     def _build(self, rows: Iterable[tuple[bytes, bytes | None]]) -> validation.NewBatch:
         now_ms = self._clock.now_ms()
-        batch = memoryview(
-            batch_builder.build_batch([batch_builder.NewRecord(timestamp=now_ms, key=key, value=value) for key, value in rows])
-        )
+        batch = memoryview(build_batch([NewRecord(timestamp=now_ms, key=key, value=value) for key, value in rows]))
         return validation.validate_new_batch(batch, message_bytes_max=INT32_MAX, now_ms=now_ms, timestamp_after_ms_max=INT32_MAX)
 
     def stage(

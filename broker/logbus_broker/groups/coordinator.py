@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from logbus_broker import errors, logs
-from logbus_broker.groups import members, messages, rebalance
+from logbus_broker.groups import members, rebalance
 from logbus_broker.groups.group import Group
 
 _GROUP_ID_BYTES_MAX = 249  # fits wherever a topic name fits
@@ -82,7 +82,7 @@ class GroupCoordinator:
 
     # -- requests of members -----------------------------------------------------------------------------------------------------
 
-    def join(self, group_id: str, request: messages.JoinRequest, ticket: messages.Ticket, now: float) -> list[messages.Answer]:
+    def join(self, group_id: str, request: members.JoinRequest, ticket: members.Ticket, now: float) -> list[members.Answer]:
         """Group.join, in a group that is created for its first member."""
         self._check_mine(check_group_id(group_id))
         _validate_instance_id(request.name.instance_id)
@@ -99,7 +99,7 @@ class GroupCoordinator:
         finally:
             self._wake(group)
 
-    def _new_group(self, group_id: str, name: messages.MemberName, now: float) -> Group:
+    def _new_group(self, group_id: str, name: members.MemberName, now: float) -> Group:
         if name.member_id:
             raise errors.UnknownMember(f"group {group_id!r} has no members")
         if len(self._groups) >= self._rules.groups_max:
@@ -111,7 +111,7 @@ class GroupCoordinator:
         if self.held_bytes + more_bytes > self._rules.bytes_max:
             raise errors.CoordinatorNotAvailable(f"members hold {self.held_bytes} bytes already: logbus.groups.max.bytes")
 
-    def sync(self, group_id: str, request: messages.SyncRequest, ticket: messages.Ticket, now: float) -> list[messages.Answer]:
+    def sync(self, group_id: str, request: members.SyncRequest, ticket: members.Ticket, now: float) -> list[members.Answer]:
         group = self._member_group(group_id)
         self._check_memory(sum(map(len, request.assignments.values())))
         try:
@@ -119,17 +119,17 @@ class GroupCoordinator:
         finally:
             self._wake(group)
 
-    def heartbeat(self, group_id: str, name: messages.MemberName, generation: int, now: float) -> None:
+    def heartbeat(self, group_id: str, name: members.MemberName, generation: int, now: float) -> None:
         self._member_group(group_id).heartbeat(name, generation, now)
 
-    def leave(self, group_id: str, name: messages.MemberName, now: float) -> list[messages.Answer]:
+    def leave(self, group_id: str, name: members.MemberName, now: float) -> list[members.Answer]:
         group = self._member_group(group_id)
         try:
             return group.leave(name, now)
         finally:
             self._wake(group)
 
-    def check_commit(self, group_id: str, name: messages.MemberName, generation: int, now: float) -> None:
+    def check_commit(self, group_id: str, name: members.MemberName, generation: int, now: float) -> None:
         """Group.check_commit; a group without members accepts commits that claim no membership."""
         self._check_mine(check_group_id(group_id))
         group = self._groups.get(group_id)
@@ -147,14 +147,14 @@ class GroupCoordinator:
 
     # -- the log -----------------------------------------------------------------------------------------------------------------
 
-    def restore(self, group_id: str, stored: messages.StoredGroup, now: float) -> None:
+    def restore(self, group_id: str, stored: members.StoredGroup, now: float) -> None:
         """The log has this group. Limits do not count: its members were admitted once."""
         group = self._groups[group_id] = Group(group_id, self._rules.group, self._new_id, now)
         group.restore(stored, now)
         self._former_generations -= group.generation
         self._wake(group)
 
-    def stored(self, group: Group, generation: int, error: errors.RequestError | None, now: float) -> list[messages.Answer]:
+    def stored(self, group: Group, generation: int, error: errors.RequestError | None, now: float) -> list[members.Answer]:
         """Group.stored, unless the group was removed or has moved meanwhile."""
         if self.find(group.group_id) is not group:
             return []
@@ -175,7 +175,7 @@ class GroupCoordinator:
         if group.is_unstored:
             self.on_unstored(group)
 
-    def expire(self, now: float, deliver: Callable[[list[messages.Answer]], None]) -> None:
+    def expire(self, now: float, deliver: Callable[[list[members.Answer]], None]) -> None:
         """Let groups whose deadline has passed do what is due; the answers of each are delivered before the next one's turn."""
         for group_id in self._timers.due(now):
             group = self._groups.get(group_id)
@@ -183,7 +183,7 @@ class GroupCoordinator:
                 self._expire_one(group, now, deliver)
         self.due = self._timers.next_deadline()
 
-    def _expire_one(self, group: Group, now: float, deliver: Callable[[list[messages.Answer]], None]) -> None:
+    def _expire_one(self, group: Group, now: float, deliver: Callable[[list[members.Answer]], None]) -> None:
         """A group that fails must neither be retried in every turn nor keep the others from being processed."""
         try:
             self._check_mine(group.group_id)
@@ -206,9 +206,9 @@ class GroupCoordinator:
         group.die()
         self._forget(group)
 
-    def lose(self, is_lost: Callable[[str], bool]) -> list[messages.Answer]:
+    def lose(self, is_lost: Callable[[str], bool]) -> list[members.Answer]:
         """Forget the groups for which `is_lost` holds: other brokers coordinate them now."""
-        answers: list[messages.Answer] = []
+        answers: list[members.Answer] = []
         for group in [group for group in self if is_lost(group.group_id)]:
             answers += group.move(errors.NotCoordinator(f"this broker coordinates group {group.group_id!r} no longer"))
             self._forget(group)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from logbus_broker import errors
-from logbus_broker.groups import members, messages, rebalance
+from logbus_broker.groups import members, rebalance
 
 _CLIENT_ID_LENGTH_MAX = 255  # of a client id, in the member ids generated from it
 _NAME_BYTES_MAX = 249  # the protocol is sent to members of every version, and older ones cannot encode more than 32,767 bytes
@@ -26,7 +26,7 @@ class Group(rebalance.Generations):
 
     # -- joining -----------------------------------------------------------------------------------------------------------------
 
-    def join(self, request: messages.JoinRequest, ticket: messages.Ticket, now: float) -> list[messages.Answer]:
+    def join(self, request: members.JoinRequest, ticket: members.Ticket, now: float) -> list[members.Answer]:
         """Join, or rejoin. Raises the error for the member; MemberIdRequired gives a new member its id."""
         name = request.name
         # All checks that can fail come before any change: a failed join must not affect the other members' generation.
@@ -42,7 +42,7 @@ class Group(rebalance.Generations):
             self._join_static(name.instance_id, request, ticket, now)
         return self._take_answers()
 
-    def _check_protocols(self, request: messages.JoinRequest) -> None:
+    def _check_protocols(self, request: members.JoinRequest) -> None:
         if not request.protocol_type or not request.protocols:
             raise errors.InconsistentGroupProtocol("JoinGroup needs a protocol type and at least one protocol")
         if len(request.protocols) > _PROTOCOLS_MAX:
@@ -55,7 +55,7 @@ class Group(rebalance.Generations):
         if len(self.members) and (request.protocol_type != self.protocol_type or not self.members.support(request.protocols)):
             raise errors.InconsistentGroupProtocol(f"no protocol in common with the other members of {self.group_id!r}")
 
-    def _check_room(self, name: messages.MemberName) -> None:
+    def _check_room(self, name: members.MemberName) -> None:
         has_seat = name.member_id in self.members or name.member_id in self.members.expected
         if name.instance_id is not None:
             has_seat = has_seat or self.members.find_instance(name.instance_id) is not None
@@ -65,7 +65,7 @@ class Group(rebalance.Generations):
     def _make_id(self, prefix: str) -> str:
         return f"{prefix[:_CLIENT_ID_LENGTH_MAX]}-{self._new_id()}"
 
-    def _join_new(self, request: messages.JoinRequest, ticket: messages.Ticket, now: float) -> None:
+    def _join_new(self, request: members.JoinRequest, ticket: members.Ticket, now: float) -> None:
         member_id = self._make_id(request.client_id)
         if request.id_comes_first:
             self.members.expect(member_id, now + request.session_timeout_ms / 1000)
@@ -74,7 +74,7 @@ class Group(rebalance.Generations):
             raise errors.MemberIdRequired(member_id)
         self._add(member_id, request, ticket, now)
 
-    def _join_static(self, instance_id: str, request: messages.JoinRequest, ticket: messages.Ticket, now: float) -> None:
+    def _join_static(self, instance_id: str, request: members.JoinRequest, ticket: members.Ticket, now: float) -> None:
         member_id = self._make_id(instance_id)
         member = self.members.find_instance(instance_id)
         if member is None:
@@ -82,7 +82,7 @@ class Group(rebalance.Generations):
         else:
             self._replace(member, member_id, request, ticket, now)
 
-    def _add(self, member_id: str, request: messages.JoinRequest, ticket: messages.Ticket, now: float) -> None:
+    def _add(self, member_id: str, request: members.JoinRequest, ticket: members.Ticket, now: float) -> None:
         if not len(self.members):
             self.protocol_type = request.protocol_type
         member = members.Member(member_id, request)
@@ -94,7 +94,7 @@ class Group(rebalance.Generations):
         self._has_newcomer = self.state is rebalance.PREPARING
         self._rebalance(now)
 
-    def _join_again(self, member: members.Member, request: messages.JoinRequest, ticket: messages.Ticket, now: float) -> None:
+    def _join_again(self, member: members.Member, request: members.JoinRequest, ticket: members.Ticket, now: float) -> None:
         """A member that joins again without changes has only missed the answer: it gets it again. Any change is a rebalance.
 
         The leader of a stable group always causes one: it rejoins when it has noticed that the topics changed.
@@ -110,7 +110,7 @@ class Group(rebalance.Generations):
             self._answer(ticket, self._join_answer(member))
 
     def _replace(
-        self, member: members.Member, member_id: str, request: messages.JoinRequest, ticket: messages.Ticket, now: float
+        self, member: members.Member, member_id: str, request: members.JoinRequest, ticket: members.Ticket, now: float
     ) -> None:
         """A static member has returned under a new id: a process that still uses the old id is fenced (KIP-345)."""
         former_leader_id = self.members.leader_id
@@ -132,7 +132,7 @@ class Group(rebalance.Generations):
             answer = self._join_answer(member, leader_id=former_leader_id)
         self._returned[member_id], self._has_news = answer, True
 
-    def _update(self, member: members.Member, request: messages.JoinRequest, ticket: messages.Ticket, now: float) -> None:
+    def _update(self, member: members.Member, request: members.JoinRequest, ticket: members.Ticket, now: float) -> None:
         if member.joining is not None:
             self._answer(member.joining, errors.RebalanceInProgress("the member has joined again since"))
         self.members.update(member, request)
@@ -141,7 +141,7 @@ class Group(rebalance.Generations):
 
     # -- being a member ----------------------------------------------------------------------------------------------------------
 
-    def sync(self, request: messages.SyncRequest, ticket: messages.Ticket, now: float) -> list[messages.Answer]:
+    def sync(self, request: members.SyncRequest, ticket: members.Ticket, now: float) -> list[members.Answer]:
         """Request the member's assignment; the leader sends everyone's. Raises the error for the member."""
         member = self.members.find(request.name)
         self._check_generation(request.generation)
@@ -163,7 +163,7 @@ class Group(rebalance.Generations):
             self._hand_out((member,), now)
         return self._take_answers()
 
-    def heartbeat(self, name: messages.MemberName, generation: int, now: float) -> None:
+    def heartbeat(self, name: members.MemberName, generation: int, now: float) -> None:
         """Keep the session alive. Raises RebalanceInProgress if the member should rejoin."""
         member = self.members.find(name)
         self._check_generation(generation)
@@ -171,7 +171,7 @@ class Group(rebalance.Generations):
         if self.state is rebalance.PREPARING:
             raise errors.RebalanceInProgress("members are joining")
 
-    def leave(self, name: messages.MemberName, now: float) -> list[messages.Answer]:
+    def leave(self, name: members.MemberName, now: float) -> list[members.Answer]:
         """A member leaves, named by id or (by an administrator) by instance id only. Raises UnknownMember, FencedInstanceId."""
         if name.member_id in self.members.expected and name.instance_id is None:
             del self.members.expected[name.member_id]
@@ -181,7 +181,7 @@ class Group(rebalance.Generations):
             self._lose([by_instance or self.members.find(name)], now)
         return self._take_answers()
 
-    def check_commit(self, name: messages.MemberName, generation: int, now: float) -> None:
+    def check_commit(self, name: members.MemberName, generation: int, now: float) -> None:
         """Check that this commit is allowed: without a generation only while the group is empty. Raises the error if not."""
         if self.state is rebalance.EMPTY and generation < 0:
             return
@@ -206,23 +206,23 @@ class Group(rebalance.Generations):
         assert self.state is rebalance.EMPTY, self.state
         self._enter(rebalance.DEAD)
 
-    def move(self, error: errors.RequestError) -> list[messages.Answer]:
+    def move(self, error: errors.RequestError) -> list[members.Answer]:
         """Another broker coordinates the group now: waiting members get `error`, and rejoin there."""
         for member in self.members:
             self._refuse(member, error)
         self._enter(rebalance.DEAD)
         return self._take_answers()
 
-    def describe(self) -> messages.GroupDescription:
+    def describe(self) -> members.GroupDescription:
         """The administrators' view; metadata and assignments are included only while they are valid, in a stable group."""
         is_stable = self.state is rebalance.STABLE
-        return messages.GroupDescription(
+        return members.GroupDescription(
             group_id=self.group_id,
             state=self.state.value,
             protocol_type=self.protocol_type,
             protocol_name=self.protocol_name if is_stable else "",
             members=tuple(
-                messages.MemberDescription(
+                members.MemberDescription(
                     member_id=member.member_id,
                     instance_id=member.instance_id,
                     client_id=member.client_id,

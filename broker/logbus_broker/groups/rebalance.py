@@ -26,8 +26,7 @@ from enum import Enum
 from math import inf
 
 from logbus_broker.errors import RebalanceInProgress, RequestError, UnknownMember
-from logbus_broker.groups.members import Member, Members
-from logbus_broker.groups.messages import Answer, JoinAnswer, JoinedMember, StoredGroup, SyncAnswer, Ticket
+from logbus_broker.groups.members import Answer, JoinAnswer, JoinedMember, Member, Members, StoredGroup, SyncAnswer, Ticket
 
 
 class GroupState(Enum):

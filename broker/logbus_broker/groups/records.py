@@ -14,8 +14,8 @@ from struct import error as StructError
 from typing import NamedTuple
 
 from logbus_broker.errors import ProtocolError
-from logbus_broker.groups.messages import StoredGroup, StoredMember
-from logbus_broker.protocol.primitives import read_string, write_string
+from logbus_broker.groups.members import StoredGroup, StoredMember
+from logbus_broker.protocol.framing import read_string, write_string
 
 _INT16 = Struct(">h")
 _INT32 = Struct(">i")

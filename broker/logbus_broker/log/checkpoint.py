@@ -15,10 +15,9 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from logbus_broker.config.parsers import INT32_MAX, INT64_MAX, between, whole_number
-from logbus_broker.disk.file_names import offset_name, parse_offset_name
-from logbus_broker.disk.filesystem import FileSystem
 from logbus_broker.errors import StartupError, storage_errors
+from logbus_broker.filesystem import FileSystem, offset_name, parse_offset_name
+from logbus_broker.setting_parsers import INT32_MAX, INT64_MAX, between, whole_number
 
 logger = logging.getLogger("broker.log")
 

@@ -19,9 +19,7 @@ from math import inf
 from typing import Any, NamedTuple
 
 from logbus_broker.clock import Clock
-from logbus_broker.config.parsers import INT64_MAX
-from logbus_broker.config.settings import BrokerConfig, LogConfig
-from logbus_broker.disk.filesystem import FileSystem
+from logbus_broker.filesystem import FileSystem
 from logbus_broker.health import Health
 from logbus_broker.log.background_tasks import PAUSE_PER_SLICE, SLICE_SECONDS
 from logbus_broker.log.compaction import CompactionPass, Exchange, OffsetMap
@@ -30,6 +28,8 @@ from logbus_broker.log.manager import PartitionManager
 from logbus_broker.log.partition import Partition
 from logbus_broker.log.partition_log import PartitionLog
 from logbus_broker.log.segment import Segment
+from logbus_broker.setting_parsers import INT64_MAX
+from logbus_broker.settings import BrokerConfig, LogConfig
 
 logger = logging.getLogger("broker.cleaner")
 

@@ -28,14 +28,13 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 from pathlib import Path
 
-from logbus_broker.config.settings import LogConfig
-from logbus_broker.disk.filesystem import FileSystem, OpenFile, PinnedDirectory
 from logbus_broker.errors import RequestError, StorageError
+from logbus_broker.filesystem import FileSystem, OpenFile, PinnedDirectory
 from logbus_broker.log.segment import LOG, Segment
 from logbus_broker.log.segment_index import RELATIVE_OFFSET_MAX, SegmentIndex
 from logbus_broker.protocol.batch import BatchHeader, read_header
-from logbus_broker.protocol.batch_builder import compact_batch
-from logbus_broker.protocol.records import read_keys, record_bytes
+from logbus_broker.protocol.records import compact_batch, read_keys, record_bytes
+from logbus_broker.settings import LogConfig
 
 CLEANED, SWAP = ".cleaned", ".swap"
 # A key is kept as a digest, so a long key costs no more than a short one: about 150 bytes of memory each, measured, and the limit

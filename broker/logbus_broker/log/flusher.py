@@ -32,9 +32,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from logbus_broker.clock import Clock
-from logbus_broker.counters import Histogram
-from logbus_broker.disk.filesystem import FileSystem, OpenFile
 from logbus_broker.errors import StorageError
+from logbus_broker.filesystem import FileSystem, OpenFile
+from logbus_broker.health import Histogram
 from logbus_broker.log.leader_epochs import LogEpochs
 from logbus_broker.log.segment import Segment
 from logbus_broker.log.thread_pool import ThreadPool

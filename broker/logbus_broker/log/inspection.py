@@ -18,18 +18,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from logbus_broker.cluster.local_files import belongs_to_cluster
-from logbus_broker.disk.file_names import offset_name, offsets_in, parse_partition
-from logbus_broker.disk.filesystem import FileSystem
 from logbus_broker.errors import CorruptMessage, InvalidRecord, StartupError
+from logbus_broker.filesystem import FileSystem, offset_name, offsets_in, parse_partition
 from logbus_broker.log.checkpoint import CHECKPOINTS, CLEANED_OFFSETS, RECOVERY_POINTS, Offsets, read_checkpoint, read_cut_marks
 from logbus_broker.log.leader_epochs import LEADER_EPOCHS, LeaderEpochs
 from logbus_broker.log.log_directory import LOCK
-from logbus_broker.log.producer_snapshots import SNAPSHOT, decode_producers
-from logbus_broker.log.producer_state import SEQUENCE_MASK
+from logbus_broker.log.producer_state import SEQUENCE_MASK, SNAPSHOT, decode_producers
 from logbus_broker.log.segment import INDEX, INDEX_NOTE, LOG, TIME_INDEX, checksum_matches, scan_headers
 from logbus_broker.log.segment_index import IndexNote, OffsetIndex, TimeIndex
-from logbus_broker.protocol.batch import NO_SEQUENCE, BatchHeader, crc32c
-from logbus_broker.protocol.compression import CODEC_NAMES
+from logbus_broker.protocol.batch import CODEC_NAMES, NO_SEQUENCE, BatchHeader, crc32c
 from logbus_broker.protocol.records import Record, read_records
 
 

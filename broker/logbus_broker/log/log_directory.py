@@ -9,12 +9,12 @@
     replication-offset-checkpoint       per partition, below which every in-sync replica had everything; in a cluster only
     metadata.seen                       the newest entry of the metadata log that was acted on; in a cluster only
     last.start                          the last start that was settled: its number, the boot of the machine; in a cluster only
-    joining                             a standalone broker's directory on its way into a cluster (log/join.py)
+    joining                             a standalone broker's directory on its way into a cluster (join.py)
     access-0/                           one partition: partition.metadata (the topic's id) and the log's files
     access-0.<id>-delete/               a deleted one whose files are not removed yet
     access-0.<id>-stray/                one that no topic owned, or that was damaged, set aside
 
-What has another name is left as it is (file_names.py).
+What has another name is left as it is (filesystem.py).
 
 A checkpoint may be old (then recovery checks more than it must) but is never ahead of the disk; a log truncated since then has a
 mark (`CutMark`) until checkpoints that include the truncation have been written (`checkpoint_job`). A topic that is
@@ -44,9 +44,18 @@ from typing import Any
 from uuid import UUID, uuid4
 
 from logbus_broker.cluster.local_files import META, Identity, check_meta, encode_id, join_cluster
-from logbus_broker.disk import file_names
-from logbus_broker.disk.filesystem import FileSystem, OpenFile
 from logbus_broker.errors import StartupError, StorageError, storage_errors
+from logbus_broker.filesystem import (
+    DELETE_SUFFIX,
+    PARTITION_METADATA,
+    STRAY_SUFFIX,
+    FileSystem,
+    OpenFile,
+    is_retired,
+    parse_partition,
+    partition_name,
+    retired_name,
+)
 from logbus_broker.log import checkpoint
 from logbus_broker.log.partition_log import CLOSED, PartitionLog
 
@@ -195,7 +204,7 @@ class LogDirectory:
         return [
             (*key, self.path / name)
             for name in self._filesystem.list_names(self.path)
-            if (key := file_names.parse_partition(name)) is not None and self._filesystem.is_directory(self.path / name)
+            if (key := parse_partition(name)) is not None and self._filesystem.is_directory(self.path / name)
         ]
 
     def space(self) -> tuple[int, int]:
@@ -205,7 +214,7 @@ class LogDirectory:
         return space
 
     def partition_path(self, topic: str, partition: int) -> Path:
-        return self.path / file_names.partition_name(topic, partition)
+        return self.path / partition_name(topic, partition)
 
     def make_partition(self, topic: str, partition: int, topic_id: UUID) -> Path:
         """Create the directory of a new partition; one that a crash left half created is completed. Any thread. It is durable
@@ -216,7 +225,7 @@ class LogDirectory:
         with storage_errors(f"create {path}"):
             self._filesystem.make_directory(path)
             # A thousand partitions are created with one sync of the directory instead of two thousand of their files.
-            self._filesystem.write_bytes(path / file_names.PARTITION_METADATA, metadata, durable=False)
+            self._filesystem.write_bytes(path / PARTITION_METADATA, metadata, durable=False)
         return path
 
     def sync(self) -> None:
@@ -226,7 +235,7 @@ class LogDirectory:
 
     def topic_id(self, topic: str, partition: int) -> UUID | None:
         """The id of the topic that the stored partition belongs to, or None if it is not recorded."""
-        path = self.partition_path(topic, partition) / file_names.PARTITION_METADATA
+        path = self.partition_path(topic, partition) / PARTITION_METADATA
         try:
             topic_id = _decode_partition_metadata(self._filesystem.read_bytes(path))
         except FileNotFoundError:
@@ -239,7 +248,7 @@ class LogDirectory:
         """Rename the directory so that no partition owns it; returns what must then be removed (`FileSystem.remove`). Any thread;
         the log must have been closed or abandoned. Durable after `sync`."""
         path = self.partition_path(topic, partition)
-        target = self.path / file_names.retired_name(path.name, self._new_id().hex, file_names.DELETE_SUFFIX)
+        target = self.path / retired_name(path.name, self._new_id().hex, DELETE_SUFFIX)
         with storage_errors(f"delete {path}"):
             self._filesystem.rename(path, target)
         return target
@@ -248,7 +257,7 @@ class LogDirectory:
         """Rename a partition's directory, so that a new log of that name cannot adopt its records. Nothing is removed; returns
         the new path. OSError: it may have its old name still. Any thread."""
         path = self.partition_path(topic, partition)
-        target = self.path / file_names.retired_name(path.name, self._new_id().hex, file_names.STRAY_SUFFIX)
+        target = self.path / retired_name(path.name, self._new_id().hex, STRAY_SUFFIX)
         self._filesystem.rename(path, target)
         self._filesystem.sync_directory(self.path)
         logger.warning("%s %s: moved to %s; remove it if you do not need it", path.name, why, target)
@@ -332,9 +341,9 @@ class LogDirectory:
         for name in self._filesystem.list_names(self.path):
             if not self._filesystem.is_directory(self.path / name):
                 continue
-            if file_names.is_retired(name, (file_names.DELETE_SUFFIX,)):
+            if is_retired(name, (DELETE_SUFFIX,)):
                 self._filesystem.remove(self.path / name)
-            elif not (file_names.parse_partition(name) or file_names.is_retired(name)):
+            elif not (parse_partition(name) or is_retired(name)):
                 foreign.append(name)
         if foreign:
             logger.warning("%s: ignoring what is not the broker's: %s", self.path, ", ".join(foreign))

@@ -21,13 +21,13 @@ from itertools import islice
 from pathlib import Path
 
 from logbus_broker.clock import Clock, UnhurriedClock
-from logbus_broker.config.settings import BrokerConfig, LogConfig
 from logbus_broker.health import Health
 from logbus_broker.log.background_tasks import PAUSE_PER_SLICE, SLICE_SECONDS
 from logbus_broker.log.manager import PartitionManager
 from logbus_broker.log.partition import Partition
 from logbus_broker.log.partition_log import PartitionLog
 from logbus_broker.log.segment import Segment
+from logbus_broker.settings import BrokerConfig, LogConfig
 
 logger = logging.getLogger("broker.log")
 

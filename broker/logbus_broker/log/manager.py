@@ -22,17 +22,16 @@ from logbus_broker import errors
 from logbus_broker.clock import Clock
 from logbus_broker.cluster.dynamic_config import Overrides, Scope
 from logbus_broker.cluster.topic_registry import INTERNAL_TOPICS, OFFSETS_TOPIC, KnownTopics, Topic, TopicRegistry
-from logbus_broker.config.catalog import ConfigSource, Layer
-from logbus_broker.config.settings import BrokerConfig, LogConfig
-from logbus_broker.disk.filesystem import FileSystem
+from logbus_broker.filesystem import FileSystem
 from logbus_broker.log.log_directory import LogDirectory
 from logbus_broker.log.partition import Partition
 from logbus_broker.log.partition_log import PartitionLog
-from logbus_broker.log.producer_snapshots import BeginTask
-from logbus_broker.log.producer_state import REFUSED_MAX
+from logbus_broker.log.producer_state import REFUSED_MAX, BeginTask
 from logbus_broker.log.thread_pool import ThreadPool
 from logbus_broker.protocol.batch import BatchHeader
 from logbus_broker.security.state import AUDIT_TOPIC
+from logbus_broker.settings import BrokerConfig, LogConfig
+from logbus_broker.settings_catalog import ConfigSource, Layer
 
 logger = logging.getLogger("broker.log")
 

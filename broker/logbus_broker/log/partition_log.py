@@ -15,7 +15,7 @@ On a single broker the leader epoch rises with every start that had to recover; 
 State changes only after the write has succeeded: a short write or a full disk leaves the log as it was. A failed flush does
 not: the kernel may have dropped the pages it could not write, so the log goes offline until the broker is restarted, and a mark
 warns the next start that what can be read may not be what is on disk. A log that has diverged from its leader's is truncated
-(truncation.py). The event loop owns the log; FlushTicket.run, TruncationTicket.run and TimeSearch.run may run on any
+(leader_epochs.py). The event loop owns the log; FlushTicket.run, TruncationTicket.run and TimeSearch.run may run on any
 thread.
 """
 
@@ -26,17 +26,17 @@ from pathlib import Path
 from typing import NoReturn
 
 from logbus_broker.clock import Clock
-from logbus_broker.config.settings import LogConfig
-from logbus_broker.disk.filesystem import FileSlice, FileSystem
 from logbus_broker.errors import OffsetOutOfRange, StorageError, storage_errors
-from logbus_broker.log import compaction, producer_snapshots
+from logbus_broker.filesystem import FileSlice, FileSystem
+from logbus_broker.log import compaction, producer_state
 from logbus_broker.log.flusher import FlushTicket
+from logbus_broker.log.leader_epochs import Reread, TruncationTicket, nothing, nothing_else
 from logbus_broker.log.recovery import LogOpener, OpenedLog, Recovery
 from logbus_broker.log.segment import Segment
 from logbus_broker.log.segment_index import RELATIVE_OFFSET_MAX, reaches
 from logbus_broker.log.segment_list import SegmentList, SegmentPosition, TimeSearch
-from logbus_broker.log.truncation import Reread, TruncationTicket, nothing, nothing_else
 from logbus_broker.protocol.batch import LENGTH_END, BatchHeader
+from logbus_broker.settings import LogConfig
 
 CLOSED = "closed"  # the offline reason of a log that was closed cleanly
 
@@ -65,7 +65,7 @@ class PartitionLog:
         if opened.segments:
             self._flushed_position = opened.segments[-1], opened.segments[-1].size
         self._removed_paths: list[Path] = []
-        self.snapshots = producer_snapshots.SnapshotFiles(filesystem, directory)
+        self.snapshots = producer_state.SnapshotFiles(filesystem, directory)
         self.before_roll: Callable[[], None] = nothing  # every append is complete: time for a snapshot
         self.reread: Reread = nothing_else  # after a truncation, rebuilds what is remembered of the log outside its segments
         self.is_compacting = False  # while set, nothing else may change sealed segments; cleared by `end_compaction`

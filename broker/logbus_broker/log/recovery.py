@@ -23,9 +23,8 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 
-from logbus_broker.disk.file_names import PARTITION_METADATA, TEMPORARY, offset_name, offsets_in, parse_offset_name
-from logbus_broker.disk.filesystem import FileSystem
 from logbus_broker.errors import StorageError
+from logbus_broker.filesystem import PARTITION_METADATA, TEMPORARY, FileSystem, offset_name, offsets_in, parse_offset_name
 from logbus_broker.log.checkpoint import (
     CutMark,
     parse_cut_mark,
@@ -33,7 +32,7 @@ from logbus_broker.log.checkpoint import (
 )
 from logbus_broker.log.compaction import CLEANED, SWAP, finish_exchange
 from logbus_broker.log.leader_epochs import LEADER_EPOCHS, LogEpochs, load_leader_epochs
-from logbus_broker.log.producer_snapshots import SNAPSHOT
+from logbus_broker.log.producer_state import SNAPSHOT
 from logbus_broker.log.segment import DELETED, INDEX_NOTE, LOG, SUFFIXES, Segment, checksum_matches, scan_headers
 from logbus_broker.log.segment_index import SegmentIndex
 from logbus_broker.protocol.batch import NO_EPOCH

@@ -15,9 +15,8 @@ from contextlib import suppress
 from pathlib import Path
 from struct import Struct
 
-from logbus_broker.disk.file_names import offset_name
-from logbus_broker.disk.filesystem import FileSystem, OpenFile
 from logbus_broker.errors import StorageError
+from logbus_broker.filesystem import FileSystem, OpenFile, offset_name
 from logbus_broker.log.segment_index import (
     OFFSET_INDEX_BYTES_MAX,
     RELATIVE_OFFSET_MAX,

@@ -21,7 +21,7 @@ from pathlib import Path
 from struct import Struct
 from typing import ClassVar, NamedTuple, Self
 
-from logbus_broker.disk.filesystem import FileSystem
+from logbus_broker.filesystem import FileSystem
 from logbus_broker.protocol.batch import LENGTH_END, NO_TIMESTAMP, BatchHeader, Buffer, crc32c
 
 OFFSET_ENTRY = Struct(">II")  # last offset of a batch, relative to the segment's base, and the batch's position

@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from logbus_broker.disk.filesystem import FileSlice, OpenFiles
 from logbus_broker.errors import CorruptMessage, InvalidRecord, StorageError
+from logbus_broker.filesystem import FileSlice, OpenFiles
 from logbus_broker.log.segment import Segment
 from logbus_broker.protocol.batch import BATCH_HEADER_BYTES, NO_TIMESTAMP, BatchHeader, read_header
 from logbus_broker.protocol.records import read_timestamps

@@ -28,13 +28,13 @@ from math import inf
 
 from logbus_broker import errors
 from logbus_broker.clock import Clock
-from logbus_broker.config.settings import BrokerConfig
-from logbus_broker.disk.filesystem import FileSlice, FileSystem
+from logbus_broker.filesystem import FileSlice, FileSystem
 from logbus_broker.log.flusher import Flusher
 from logbus_broker.log.manager import PartitionManager
 from logbus_broker.log.partition import Partition
 from logbus_broker.log.thread_pool import ThreadPool
 from logbus_broker.protocol.validation import split_replicated
+from logbus_broker.settings import BrokerConfig
 
 logger = logging.getLogger("broker.log")
 

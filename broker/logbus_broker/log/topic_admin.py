@@ -30,7 +30,7 @@ from typing import Any, Protocol
 from logbus_broker import errors
 from logbus_broker.cluster.dynamic_config import BrokerOverrides, Rewrite, Scope
 from logbus_broker.cluster.topic_registry import NO_TOPIC_ID, Topic, TopicRegistry
-from logbus_broker.disk.filesystem import FileSystem
+from logbus_broker.filesystem import FileSystem
 from logbus_broker.log.background_tasks import Steps
 from logbus_broker.log.log_directory import LogDirectory
 from logbus_broker.log.manager import PartitionManager

@@ -27,12 +27,12 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from logbus_broker.config.parsers import Listener
-from logbus_broker.config.settings import BrokerConfig
-from logbus_broker.counters import NetworkCounters
 from logbus_broker.errors import StartupError
+from logbus_broker.health import NetworkCounters
 from logbus_broker.network.connection import Connection
 from logbus_broker.network.poller import READ, Poller
+from logbus_broker.setting_parsers import Listener
+from logbus_broker.settings import BrokerConfig
 
 logger = logging.getLogger("broker.network")
 

@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Iterable
 
 from logbus_broker.api.handler import Part
-from logbus_broker.disk.filesystem import FileSlice
+from logbus_broker.filesystem import FileSlice
 
 _MSG_MORE = getattr(socket, "MSG_MORE", 0)
 _GATHER_MAX = 64  # buffers in one sendmsg; IOV_MAX is 1024, but more small responses at once are rare

@@ -20,12 +20,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from logbus_broker.config.parsers import SecurityProtocol
-from logbus_broker.config.settings import BrokerConfig
 from logbus_broker.errors import ConfigError
 from logbus_broker.network.connection import Connection
-from logbus_broker.network.tls import HandshakeShare, TlsConnection
-from logbus_broker.security.principals import PrincipalRules
+from logbus_broker.network.tls import HandshakeShare, PrincipalRules, TlsConnection
+from logbus_broker.setting_parsers import SecurityProtocol
+from logbus_broker.settings import BrokerConfig
 
 logger = logging.getLogger("broker.tls")
 

@@ -27,15 +27,15 @@ from typing import TYPE_CHECKING
 from logbus_broker.api.fetch_fast_path import ConnectionFetchFastPath
 from logbus_broker.api.handler import Parts, Pending, part_size
 from logbus_broker.api.produce_fast_path import ConnectionFastPath
-from logbus_broker.config.settings import BrokerConfig
-from logbus_broker.counters import NetworkCounters
 from logbus_broker.errors import ProtocolError
+from logbus_broker.health import NetworkCounters
 from logbus_broker.logs import log_bug
 from logbus_broker.network.buffers import LargeFrame, Output
 from logbus_broker.network.throttling import Throttle, with_throttle_time
 from logbus_broker.protocol.api import ApiKey
 from logbus_broker.protocol.framing import Origin, Request, frame_length, read_request, response_head
 from logbus_broker.protocol.produce import check_counts
+from logbus_broker.settings import BrokerConfig
 
 if TYPE_CHECKING:  # a broker without logins does not import it
     from logbus_broker.network.gate import ConnectionLogin

@@ -27,13 +27,13 @@ from logbus_broker import errors
 from logbus_broker.api import error_codes, handler
 from logbus_broker.api.produce_fast_path import ConnectionFastPath
 from logbus_broker.api.purgatory import Deadline, Deadlines
-from logbus_broker.config.settings import BrokerConfig
 from logbus_broker.log.background_tasks import Until
 from logbus_broker.log.thread_pool import Job, Outcome
 from logbus_broker.network.connection import Connection, Dispatch
 from logbus_broker.protocol import codec, framing
 from logbus_broker.protocol.api import ApiKey, ErrorCode
-from logbus_broker.security import login, scram
+from logbus_broker.security import sasl
+from logbus_broker.settings import BrokerConfig
 
 logger = logging.getLogger("broker.login")
 
@@ -60,7 +60,7 @@ _WHY = {
 class GateRules:
     """Of one listener. Times as in the settings; a session of 0 ms has no end."""
 
-    mechanisms: Mapping[str, login.Mechanism]
+    mechanisms: Mapping[str, sasl.Mechanism]
     frame_bytes_max: int
     session_ms_max: int
     failure_delay_ms: int
@@ -74,7 +74,7 @@ class PasswordChecks:
         self._waiting: deque[tuple[Job, Outcome]] = deque()
         self._is_busy = False
 
-    def in_thread(self, job: Job) -> login.Wait:
+    def in_thread(self, job: Job) -> sasl.Wait:
         """What a mechanism yields to have `job` done."""
         return partial(self._begin, job)
 
@@ -108,7 +108,7 @@ class Gate:
         *,
         dispatch: Dispatch,
         connect_fast_path: Callable[[], ConnectionFastPath | None],
-        failed: login.FailedLogins,
+        failed: sasl.FailedLogins,
     ) -> None:
         self.rules = rules
         self.context = context
@@ -129,21 +129,21 @@ def open_gates(
     connect_fast_path: Callable[[], ConnectionFastPath | None],
 ) -> dict[str, Gate]:
     """One for each listener that requires a login, by its name. StartupError says what is missing."""
-    users = scram.Users(lambda: context.security.state, secrets.token_bytes(32))
+    users = sasl.Users(lambda: context.security.state, secrets.token_bytes(32))
     checks = PasswordChecks(context.thread_pool.submit)
-    failed = login.FailedLogins()
-    offered: dict[str, login.Mechanism] = {
-        name: partial(scram.exchange, mechanism, users, partial(secrets.token_urlsafe, _NONCE_BYTES))
-        for name, mechanism in scram.NAMES.items()
+    failed = sasl.FailedLogins()
+    offered: dict[str, sasl.Mechanism] = {
+        name: partial(sasl.exchange, mechanism, users, partial(secrets.token_urlsafe, _NONCE_BYTES))
+        for name, mechanism in sasl.NAMES.items()
     }
-    offered[login.PLAIN] = partial(login.plain, users, checks.in_thread)
+    offered[sasl.PLAIN] = partial(sasl.plain, users, checks.in_thread)
     gates = {}
     for listener in config.listeners:
         if not config.protocol_of(listener.name).has_login:
             continue
         settings = config.at_listener(listener.name)
-        if login.OAUTHBEARER in settings.sasl_enabled_mechanisms:
-            offered[login.OAUTHBEARER] = _oauthbearer(settings, context)
+        if sasl.OAUTHBEARER in settings.sasl_enabled_mechanisms:
+            offered[sasl.OAUTHBEARER] = _oauthbearer(settings, context)
         rules = GateRules(
             mechanisms={name: offered[name] for name in settings.sasl_enabled_mechanisms},
             frame_bytes_max=settings.sasl_receive_bytes_max,
@@ -154,7 +154,7 @@ def open_gates(
     return gates
 
 
-def _oauthbearer(settings: BrokerConfig, context: handler.Context) -> login.Mechanism:
+def _oauthbearer(settings: BrokerConfig, context: handler.Context) -> sasl.Mechanism:
     try:
         from logbus_broker.security import oauthbearer  # only where it is enabled: it brings a library of its own
     except ImportError as error:
@@ -213,8 +213,8 @@ class ConnectionLogin:
     def __init__(self, gate: Gate, connection: Connection) -> None:
         self._gate = gate
         self._connection = connection
-        self._state: login.LoginState | None = login.LoginState(gate.rules.mechanisms)
-        self._login: tuple[str, scram.Login] | None = None  # with its mechanism, once there is one
+        self._state: sasl.LoginState | None = sasl.LoginState(gate.rules.mechanisms)
+        self._login: tuple[str, sasl.Login] | None = None  # with its mechanism, once there is one
         self._held_back: _Later | None = None  # the answer to a login that was refused
         self._session: _Later | None = None  # its end
         self._is_expired = False
@@ -250,7 +250,7 @@ class ConnectionLogin:
         """After a login that has an end: a new one may begin at any time, and requests go on beside it."""
         api_key = request.api_key
         if api_key == ApiKey.SASL_HANDSHAKE and request.version > 0:
-            self._state = self._state or login.LoginState(self._gate.rules.mechanisms, self._login)
+            self._state = self._state or sasl.LoginState(self._gate.rules.mechanisms, self._login)
         elif api_key != ApiKey.SASL_AUTHENTICATE or self._state is None:
             if not self._is_expired:
                 return self._gate.dispatch(request)
@@ -259,7 +259,7 @@ class ConnectionLogin:
             return late
         return self._log_in(request, self._state)
 
-    def _log_in(self, request: framing.Request, state: login.LoginState) -> handler.Parts | handler.Pending:
+    def _log_in(self, request: framing.Request, state: sasl.LoginState) -> handler.Parts | handler.Pending:
         """One step of a login."""
         api_key = request.api_key
         requests = self._gate.context.counters.requests
@@ -291,11 +291,11 @@ class ConnectionLogin:
         return answer
 
     def _decide(
-        self, request: framing.Request, state: login.LoginState, step: bytes | login.Wait | scram.Login
+        self, request: framing.Request, state: sasl.LoginState, step: bytes | sasl.Wait | sasl.Login
     ) -> handler.Answering:
         """Wait for what the mechanism waits for, and answer."""
         try:
-            while not isinstance(step, (bytes, scram.Login)):
+            while not isinstance(step, (bytes, sasl.Login)):
                 step = state.resume((yield Until(step)))
         except errors.AuthenticationError as error:
             return (yield from self._refuse(state, error, _refusal(request, error, self._gate.rules)))
@@ -305,7 +305,7 @@ class ConnectionLogin:
             return [_token_answer(request.version, step, 0)]
         return [_token_answer(request.version, step.last, self._admit(state, step))]
 
-    def _admit(self, state: login.LoginState, admitted: scram.Login) -> int:
+    def _admit(self, state: sasl.LoginState, admitted: sasl.Login) -> int:
         """The peer is in, or stays in. Returns how long its session lasts, in ms; 0 without an end."""
         gate, context, connection = self._gate, self._gate.context, self._connection
         limits = [gate.rules.session_ms_max] if gate.rules.session_ms_max else []
@@ -332,7 +332,7 @@ class ConnectionLogin:
         self._is_expired = True
         self._connection.leave_fast_path()
 
-    def _refuse(self, state: login.LoginState, error: errors.AuthenticationError, answer: handler.Parts) -> handler.Answering:
+    def _refuse(self, state: sasl.LoginState, error: errors.AuthenticationError, answer: handler.Parts) -> handler.Answering:
         """Hold the answer back, and close the connection with it."""
         gate, context, connection = self._gate, self._gate.context, self._connection
         context.counters.network.refused_logins[error.reason] += 1

@@ -24,7 +24,6 @@ from typing import Any
 
 from logbus_broker.clock import Clock
 from logbus_broker.cluster.metadata_image import Endpoint
-from logbus_broker.config.settings import BrokerConfig
 from logbus_broker.errors import AuthenticationError, ConfigError, ProtocolError, TlsFailure
 from logbus_broker.log.thread_pool import ThreadPool
 from logbus_broker.logs import log_bug
@@ -32,6 +31,7 @@ from logbus_broker.network.peer_connection import OPEN, Login, PeerConnection, P
 from logbus_broker.network.poller import READ, WRITE, Poller
 from logbus_broker.protocol.api import ApiKey
 from logbus_broker.replication.interfaces import PeerEvents, PeerRequest, Then
+from logbus_broker.settings import BrokerConfig
 
 logger = logging.getLogger("broker.peers")
 

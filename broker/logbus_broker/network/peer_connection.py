@@ -18,7 +18,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
 
-from logbus_broker.config.settings import BrokerConfig
 from logbus_broker.errors import ConfigError, ProtocolError, SaslAuthenticationFailed, UnsupportedSaslMechanism
 from logbus_broker.network.buffers import LargeFrame, Output
 from logbus_broker.network.certificates import client_context
@@ -28,7 +27,8 @@ from logbus_broker.protocol import codec
 from logbus_broker.protocol.api import ApiKey, ErrorCode
 from logbus_broker.protocol.framing import FRAME_LENGTH, read_response, request_frame
 from logbus_broker.replication.interfaces import PeerRequest, Then
-from logbus_broker.security import scram
+from logbus_broker.security import sasl
+from logbus_broker.settings import BrokerConfig
 
 _SEND_BYTES_MAX = 1 << 20
 _BUFFER_BYTES = 256 * 1024  # a larger answer is received into a mapping
@@ -185,7 +185,7 @@ class Account:
         if self.mechanism == "PLAIN":
             yield f"\0{self.user}\0{self.password}".encode()
         else:
-            yield from scram.log_in(scram.NAMES[self.mechanism], self.user, self.password, self.new_nonce())
+            yield from sasl.log_in(sasl.NAMES[self.mechanism], self.user, self.password, self.new_nonce())
 
 
 def _ask(api_key: ApiKey, **values: Any) -> Generator[PeerRequest, memoryview, Any]:

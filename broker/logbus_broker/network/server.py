@@ -25,10 +25,9 @@ from typing import TYPE_CHECKING, Protocol, cast
 
 from logbus_broker.api.produce_fast_path import ProduceFastPath
 from logbus_broker.clock import Clock
-from logbus_broker.config.settings import BrokerConfig
-from logbus_broker.counters import NetworkCounters
-from logbus_broker.disk.kernel_sync import KernelSync
 from logbus_broker.errors import ProtocolError, TlsFailure, UnsupportedVersion
+from logbus_broker.health import NetworkCounters
+from logbus_broker.log.thread_pool import KernelSync
 from logbus_broker.logs import log_bug
 from logbus_broker.network.acceptor import Acceptor, ConnectionTable
 from logbus_broker.network.buffers import ShortFile
@@ -37,6 +36,7 @@ from logbus_broker.network.http import HttpEndpoint
 from logbus_broker.network.poller import PEER_END, READ, RESET, WRITE, Poller, Wakeup
 from logbus_broker.network.throttling import Throttle
 from logbus_broker.protocol.framing import Origin
+from logbus_broker.settings import BrokerConfig
 
 if TYPE_CHECKING:  # a broker without logins and TLS imports neither
     from logbus_broker.network.gate import Gate

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from struct import Struct
 
 from logbus_broker.api.handler import Parts, part_size
-from logbus_broker.disk.filesystem import FileSlice
+from logbus_broker.filesystem import FileSlice
 from logbus_broker.protocol import codec
 from logbus_broker.protocol.api import APIS, ApiKey
 from logbus_broker.protocol.framing import Request

@@ -23,9 +23,8 @@ from typing import Any, ClassVar
 from uuid import UUID
 
 from logbus_broker.errors import ProtocolError
-from logbus_broker.protocol.api import ApiKey
-from logbus_broker.protocol.primitives import read_uvarint, write_uvarint
-from logbus_broker.protocol.schema import Field, describe
+from logbus_broker.protocol.api import ApiKey, Field, describe
+from logbus_broker.protocol.framing import read_uvarint, write_uvarint
 
 _DECODE_ERRORS = (IndexError, struct.error, ValueError, ProtocolError)  # a UnicodeDecodeError is a ValueError
 _FIXED = {"int8": "b", "int16": "h", "uint16": "H", "int32": "i", "int64": "q", "float64": "d", "bool": "?"}

@@ -27,10 +27,10 @@ from typing import Any, NamedTuple
 from logbus_broker.errors import ProtocolError
 from logbus_broker.protocol.api import ApiKey
 from logbus_broker.protocol.codec import decode_whole_request
-from logbus_broker.protocol.framing import Request
-from logbus_broker.protocol.primitives import (
+from logbus_broker.protocol.framing import (
     TOPIC_ID_BYTES,
     CurrentLeader,
+    Request,
     check_partitions,
     read_compact_string,
     read_string,

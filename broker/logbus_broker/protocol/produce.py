@@ -25,7 +25,7 @@ from typing import NamedTuple
 from logbus_broker.errors import ProtocolError
 from logbus_broker.protocol.api import APIS, ApiKey
 from logbus_broker.protocol.codec import decode_whole_request
-from logbus_broker.protocol.primitives import (
+from logbus_broker.protocol.framing import (
     STRING_BYTES_MAX,
     CurrentLeader,
     check_partitions,

@@ -24,7 +24,7 @@ from struct import error as StructError
 from typing import NamedTuple, TypeVar
 
 from logbus_broker.errors import ProtocolError
-from logbus_broker.protocol.primitives import (
+from logbus_broker.protocol.framing import (
     check_partitions,
     read_compact_string,
     read_tags,

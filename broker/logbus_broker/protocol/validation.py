@@ -21,9 +21,12 @@ from dataclasses import dataclass
 from logbus_broker import errors
 from logbus_broker.protocol.batch import (
     BATCH_HEADER_BYTES,
+    CODEC_MAX,
+    CODEC_NAMES,
     COMPRESSION_MASK,
     CONTROL_BIT,
     CRC_START,
+    DECOMPRESSED_BYTES_MAX,
     DELETE_HORIZON_BIT,
     LENGTH_END,
     MAGIC,
@@ -33,12 +36,11 @@ from logbus_broker.protocol.batch import (
     TIMESTAMP_TYPE_BIT,
     TRANSACTIONAL_BIT,
     BatchHeader,
+    begins_like,
     crc32c,
     read_header,
 )
-from logbus_broker.protocol.batch_builder import seal
-from logbus_broker.protocol.compression import CODEC_MAX, CODEC_NAMES, DECOMPRESSED_BYTES_MAX, begins_like
-from logbus_broker.protocol.records import check_keys, record_bytes, timestamps_in
+from logbus_broker.protocol.records import check_keys, record_bytes, seal, timestamps_in
 
 RECORD_BYTES_MIN = 7  # length, attributes, two deltas, null key, null value, no headers: one byte each
 _UNUSUAL_BITS = CONTROL_BIT | TRANSACTIONAL_BIT | TIMESTAMP_TYPE_BIT | DELETE_HORIZON_BIT

@@ -18,11 +18,10 @@ from typing import NamedTuple
 from logbus_broker.clock import Clock
 from logbus_broker.cluster.metadata_image import MetadataImage, PartitionState
 from logbus_broker.cluster.store import Store
-from logbus_broker.config.settings import BrokerConfig
 from logbus_broker.errors import BrokerError, NotLeaderOrFollower
 from logbus_broker.log.partition import Partition, Waiting
 from logbus_broker.protocol.replica_fetch import ReplicaFetch
-from logbus_broker.replication import fetch_sessions, interfaces, led_partition, replica_server
+from logbus_broker.replication import interfaces, led_partition, replica_server
 from logbus_broker.replication.isr import (
     Confirmation,
     Proposals,
@@ -31,6 +30,7 @@ from logbus_broker.replication.isr import (
     propose_stepping_down,
     takes_records,
 )
+from logbus_broker.settings import BrokerConfig
 
 LOOK_SECONDS = 1.0
 _GONE_LOOK_SECONDS = 0.1  # while the connection of some follower is closed: acks=all may wait for it
@@ -73,7 +73,7 @@ class Leader:
         self.isr_shrinks = self.isr_expands = 0  # of partitions led here, since the start
         self._is_stirred = False  # something was written or requested that `turn_ends` has not handled
         # By identity: the connections that followers fetch on.
-        self._origins: dict[int, tuple[object, fetch_sessions.FetchSession]] = {}
+        self._origins: dict[int, tuple[object, led_partition.FetchSession]] = {}
         self.server = replica_server.ReplicaServer(
             self.led, config, cluster_id=cluster_id, code_of=code_of, session_ids=session_ids
         )
@@ -216,7 +216,7 @@ class Leader:
 
     # Followers
 
-    def fetch(self, fetch: ReplicaFetch, origin: object, answer: fetch_sessions.Answer) -> None:
+    def fetch(self, fetch: ReplicaFetch, origin: object, answer: led_partition.Answer) -> None:
         """A follower's request; `answer` is called once, now or later. `origin` is an object that stands for its connection."""
         session = self.server.fetch(fetch, answer, self._clock.monotonic())
         if session is not None:
@@ -228,7 +228,7 @@ class Leader:
         if origin_session is not None:
             self.disconnected(origin_session[1])
 
-    def disconnected(self, session: fetch_sessions.FetchSession) -> None:
+    def disconnected(self, session: led_partition.FetchSession) -> None:
         """The connection of a follower's session was closed."""
         now = self._clock.monotonic()
         self.server.disconnected(session, now)

@@ -10,15 +10,7 @@ from functools import partial
 from math import inf
 
 from logbus_broker.clock import Clock
-from logbus_broker.cluster import (
-    dynamic_config,
-    membership,
-    metadata_history,
-    metadata_image,
-    metadata_log,
-    store,
-    topic_registry,
-)
+from logbus_broker.cluster import dynamic_config, membership, metadata_image, metadata_log, store, topic_registry
 from logbus_broker.errors import BrokerError, StartupError
 from logbus_broker.log.log_directory import LogDirectory
 from logbus_broker.log.partition import Partition
@@ -72,7 +64,7 @@ class ClusterStartup:
         clock: Clock,
         *,
         connect: str,
-        history: metadata_history.MetadataHistory,
+        history: metadata_log.MetadataHistory,
         then: Then,
     ) -> None:
         self._member = member

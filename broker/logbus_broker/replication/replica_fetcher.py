@@ -28,11 +28,10 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from logbus_broker import errors, logs
-from logbus_broker.config.settings import BrokerConfig
 from logbus_broker.protocol import replica_fetch
 from logbus_broker.protocol.api import ApiKey, ErrorCode
-from logbus_broker.replication.interfaces import PeerRequest, Peers, Replica, TopicIdPartition
-from logbus_broker.replication.replication_quota import ReplicationQuota
+from logbus_broker.replication.interfaces import PeerRequest, Peers, Replica, ReplicationQuota, TopicIdPartition
+from logbus_broker.settings import BrokerConfig
 
 logger = logging.getLogger("broker.replication")
 

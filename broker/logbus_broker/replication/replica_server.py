@@ -23,12 +23,12 @@ from math import inf
 from typing import NamedTuple
 
 from logbus_broker import errors
-from logbus_broker.config.settings import BrokerConfig
-from logbus_broker.disk.filesystem import FileSlice
+from logbus_broker.filesystem import FileSlice
 from logbus_broker.protocol import replica_fetch
 from logbus_broker.protocol.api import ErrorCode
 from logbus_broker.protocol.batch import NO_EPOCH
-from logbus_broker.replication import fetch_sessions, interfaces, led_partition, replication_quota
+from logbus_broker.replication import interfaces, led_partition
+from logbus_broker.settings import BrokerConfig
 
 
 class _Row(NamedTuple):
@@ -60,11 +60,11 @@ class ReplicaServer:
         self.on_suspect: Callable[[led_partition.LedPartition, int, int, int], None] = lambda led, offset, size, epoch: None
         self.on_newer_epoch: Callable[[interfaces.TopicIdPartition, int], None] = lambda key, epoch: None
         self.is_known_topic: Callable[[bytes], bool] = lambda topic_id: True
-        self.quota = replication_quota.ReplicationQuota(config.broker_id)
+        self.quota = interfaces.ReplicationQuota(config.broker_id)
         self.cluster_id = cluster_id
         self._code_of = code_of
         self._session_ids = session_ids
-        self._sessions: dict[int, fetch_sessions.FetchSession] = {}  # by broker
+        self._sessions: dict[int, led_partition.FetchSession] = {}  # by broker
         self._incarnations: dict[int, int] = {}  # the newest known of each broker
         self._response_bytes_max = config.fetch_bytes_max  # a first batch may be larger (KIP-74)
         # A follower with nothing to fetch confirms by its last request but one: up to twice this long ago.
@@ -74,8 +74,8 @@ class ReplicaServer:
     # Requests
 
     def fetch(
-        self, fetch: replica_fetch.ReplicaFetch, answer: fetch_sessions.Answer, now: float
-    ) -> fetch_sessions.FetchSession | None:
+        self, fetch: replica_fetch.ReplicaFetch, answer: led_partition.Answer, now: float
+    ) -> led_partition.FetchSession | None:
         """Handle a request; `answer` is called once, now or later. Returns its session, to be passed to `disconnected`."""
         if fetch.cluster_id is not None and fetch.cluster_id != self.cluster_id:
             self._refuse(ErrorCode.INCONSISTENT_CLUSTER_ID, answer)
@@ -107,21 +107,21 @@ class ReplicaServer:
                 session.close()
         else:
             wait_seconds = min(fetch.wait_ms_max / 1000, self._wait_seconds_max)
-            session.waiting = fetch_sessions.WaitingReplicaFetch(answer, now + wait_seconds, bytes_max)
+            session.waiting = led_partition.WaitingReplicaFetch(answer, now + wait_seconds, bytes_max)
             self.next_deadline = min(self.next_deadline, now + wait_seconds)
         return session
 
-    def _refuse(self, code: ErrorCode, answer: fetch_sessions.Answer) -> None:
+    def _refuse(self, code: ErrorCode, answer: led_partition.Answer) -> None:
         answer(list(replica_fetch.encode_replica_answer([], session_id=replica_fetch.NO_SESSION, error=code)))
 
     def _session_of(
-        self, fetch: replica_fetch.ReplicaFetch, answer: fetch_sessions.Answer, now: float
-    ) -> fetch_sessions.FetchSession | None:
+        self, fetch: replica_fetch.ReplicaFetch, answer: led_partition.Answer, now: float
+    ) -> led_partition.FetchSession | None:
         session = self._sessions.get(fetch.replica_id)
         if fetch.session_epoch in (replica_fetch.FIRST_SESSION_EPOCH, replica_fetch.FINAL_SESSION_EPOCH):
             self._close(session)  # of an earlier connection, or of this one
             is_opened = fetch.session_epoch == replica_fetch.FIRST_SESSION_EPOCH
-            opened = fetch_sessions.FetchSession(
+            opened = led_partition.FetchSession(
                 next(self._session_ids) if is_opened else replica_fetch.NO_SESSION, fetch.replica_id, fetch.replica_epoch
             )
             if is_opened:
@@ -136,7 +136,7 @@ class ReplicaServer:
             return None
         return session
 
-    def _release(self, session: fetch_sessions.FetchSession, waiting: fetch_sessions.WaitingReplicaFetch, now: float) -> None:
+    def _release(self, session: led_partition.FetchSession, waiting: led_partition.WaitingReplicaFetch, now: float) -> None:
         """A newer request has arrived. Partitions that it names for the first time have no place in the answer to the old one,
         and what is urgent is left for its own answer, which follows at once."""
         session.waiting = None
@@ -149,7 +149,7 @@ class ReplicaServer:
         session.note_answer(now)
         waiting.answer(list(replica_fetch.encode_replica_answer(rows, session_id=session.session_id)))
 
-    def _close(self, session: fetch_sessions.FetchSession | None) -> None:
+    def _close(self, session: led_partition.FetchSession | None) -> None:
         if session is None:
             return
         waiting, session.waiting = session.waiting, None
@@ -159,7 +159,7 @@ class ReplicaServer:
         if waiting is not None:
             self._refuse(ErrorCode.FETCH_SESSION_ID_NOT_FOUND, waiting.answer)
 
-    def disconnected(self, session: fetch_sessions.FetchSession, now: float) -> None:
+    def disconnected(self, session: led_partition.FetchSession, now: float) -> None:
         """A session's connection was closed. A follower that reconnects soon stays in sync."""
         if self._sessions.get(session.replica_id) is session:
             session.waiting = None
@@ -169,7 +169,7 @@ class ReplicaServer:
     # One partition of a request
 
     def _take(
-        self, session: fetch_sessions.FetchSession, part: replica_fetch.ReplicaPartition, now: float
+        self, session: led_partition.FetchSession, part: replica_fetch.ReplicaPartition, now: float
     ) -> replica_fetch.ReplicaAnswer | None:
         """Note what the follower has; returns an answer only if something is wrong."""
         key = part.topic_id, part.partition_index
@@ -200,7 +200,7 @@ class ReplicaServer:
         return None
 
     def _check(
-        self, session: fetch_sessions.FetchSession, part: replica_fetch.ReplicaPartition, key: interfaces.TopicIdPartition
+        self, session: led_partition.FetchSession, part: replica_fetch.ReplicaPartition, key: interfaces.TopicIdPartition
     ) -> led_partition.LedPartition:
         led = self.led.get(key)
         if led is None:
@@ -219,7 +219,7 @@ class ReplicaServer:
 
     def _note_progress(
         self,
-        session: fetch_sessions.FetchSession,
+        session: led_partition.FetchSession,
         part: replica_fetch.ReplicaPartition,
         led: led_partition.LedPartition,
         now: float,
@@ -313,13 +313,13 @@ class ReplicaServer:
         waits += [self.quota.free_at() for session in self._sessions.values() if session.over_quota]
         self.next_deadline = min(waits, default=inf)
 
-    def _answer_waiting(self, session: fetch_sessions.FetchSession, now: float) -> None:
+    def _answer_waiting(self, session: led_partition.FetchSession, now: float) -> None:
         waiting, session.waiting = session.waiting, None
         assert waiting is not None, "the caller looked"
         self._answer(session, waiting.answer, waiting.bytes_max, now, [])
 
     def _answer(
-        self, session: fetch_sessions.FetchSession, answer: fetch_sessions.Answer, bytes_max: int, now: float, rows: list[_Row]
+        self, session: led_partition.FetchSession, answer: led_partition.Answer, bytes_max: int, now: float, rows: list[_Row]
     ) -> None:
         """Send everything new. A partition that got records returns to the end of the dirty set when it is named again: one that
         always has more does not starve the others."""
@@ -352,15 +352,15 @@ class ReplicaServer:
         parts.append(pieces[-1])
         answer(parts)
 
-    def _is_held_up(self, entry: fetch_sessions.Followed) -> bool:
+    def _is_held_up(self, entry: led_partition.Followed) -> bool:
         """Whether its rate is limited; as long as it is in sync, acknowledgements wait for it."""
         led = entry.led
         return self.quota.is_listed(led.key) and entry.session.replica_id not in led.progress.state.isr
 
-    def _is_over_quota(self, entry: fetch_sessions.Followed, now: float) -> bool:
+    def _is_over_quota(self, entry: led_partition.Followed, now: float) -> bool:
         return self.quota.free_at() > now and not entry.led.is_over and self._is_held_up(entry)
 
-    def _row(self, session: fetch_sessions.FetchSession, entry: fetch_sessions.Followed, budget: int, is_first: bool) -> _Row:
+    def _row(self, session: led_partition.FetchSession, entry: led_partition.Followed, budget: int, is_first: bool) -> _Row:
         led, progress = entry.led, entry.led.progress
         try:
             if led.is_over:
@@ -381,7 +381,7 @@ class ReplicaServer:
             entry.is_awaited, entry.sent_in = True, session.session_epoch
         return _Row(self._news(entry, size), piece)
 
-    def _news(self, entry: fetch_sessions.Followed, size: int = 0) -> replica_fetch.ReplicaAnswer:
+    def _news(self, entry: led_partition.Followed, size: int = 0) -> replica_fetch.ReplicaAnswer:
         """What its follower does not know yet, followed by `size` bytes of records."""
         led, flush_offset = entry.led, entry.wanted_offset
         entry.sent_visible, entry.sent_start = led.progress.visible_offset, led.log.log_start_offset
@@ -389,7 +389,7 @@ class ReplicaServer:
         return replica_fetch.ReplicaAnswer(*led.key, 0, entry.sent_visible, entry.sent_start, size, None, flush_offset)
 
     def _records(
-        self, session: fetch_sessions.FetchSession, entry: fetch_sessions.Followed, budget: int, is_first: bool
+        self, session: led_partition.FetchSession, entry: led_partition.Followed, budget: int, is_first: bool
     ) -> FileSlice | None:
         """The records to send; the first ones of an answer may exceed the limits by one batch, others may not."""
         led, limit = entry.led, min(entry.bytes_max, budget)
@@ -407,7 +407,7 @@ class ReplicaServer:
         return piece
 
 
-def _has_urgent(session: fetch_sessions.FetchSession) -> bool:
+def _has_urgent(session: led_partition.FetchSession) -> bool:
     """Whether a waiting fetch should be answered now."""
     return any(entry.is_urgent for entry in session.dirty.values())
 

@@ -12,14 +12,14 @@ from functools import partial
 
 from logbus_broker.cluster import metadata_image, topic_registry
 from logbus_broker.cluster.store import in_batches
-from logbus_broker.config.settings import LogConfig
-from logbus_broker.disk.filesystem import FileSystem
 from logbus_broker.errors import BrokerError, StorageError
-from logbus_broker.log import log_directory, manager, truncation
+from logbus_broker.filesystem import FileSystem
+from logbus_broker.log import leader_epochs, log_directory, manager
 from logbus_broker.log.partition import Partition
 from logbus_broker.log.thread_pool import ThreadPool
 from logbus_broker.protocol.batch import LENGTH_END, NO_PRODUCER_ID
 from logbus_broker.protocol.validation import split_replicated
+from logbus_broker.settings import LogConfig
 
 logger = logging.getLogger("broker.replication")
 
@@ -45,8 +45,8 @@ class FollowedPartition:
     in-sync replica, so a leader that lacks it was either elected uncleanly, which the partition's state says (`is_recovering`),
     or is wrong: then this replica goes offline with what it has, for an operator to look at.
 
-    A truncation or reset waits until the log is quiet and runs on a thread (log/truncation.py). Nothing else is done with the log
-    meanwhile: its fetcher does not fetch, and `ReplicaManager` waits until `is_changing` is false."""
+    A truncation or reset waits until the log is quiet and runs on a thread (log/leader_epochs.py). Nothing else is done with
+    the log meanwhile: its fetcher does not fetch, and `ReplicaManager` waits until `is_changing` is false."""
 
     def __init__(self, partition: Partition, *, thread_pool: ThreadPool, hooks: FollowerHooks) -> None:
         self.name = partition.name
@@ -173,11 +173,11 @@ class FollowedPartition:
         self._go_offline(f"{what} would lose records that were visible")
         then(StorageError(self._log.offline_reason))
 
-    def _change(self, begin: Callable[[], truncation.TruncationTicket], then: Then) -> None:
+    def _change(self, begin: Callable[[], leader_epochs.TruncationTicket], then: Then) -> None:
         self.is_changing = True
         self._log.when_quiet(partial(self._begin, begin, then))
 
-    def _begin(self, begin: Callable[[], truncation.TruncationTicket], then: Then) -> None:
+    def _begin(self, begin: Callable[[], leader_epochs.TruncationTicket], then: Then) -> None:
         try:
             ticket = begin()
         except StorageError as error:
@@ -188,7 +188,7 @@ class FollowedPartition:
         else:
             self._thread_pool.submit(ticket.run, partial(self._ended, ticket, then))
 
-    def _ended(self, ticket: truncation.TruncationTicket, then: Then, _: object, error: BaseException | None) -> None:
+    def _ended(self, ticket: leader_epochs.TruncationTicket, then: Then, _: object, error: BaseException | None) -> None:
         log, failure = self._log, None
         try:
             if error is None:

@@ -17,7 +17,7 @@ from typing import Any
 import jwt
 
 from logbus_broker.errors import SaslAuthenticationFailed
-from logbus_broker.security import login, scram
+from logbus_broker.security import sasl
 
 ALGORITHMS = ("RS256", "ES256")
 _FETCH_AGAIN_SECONDS = 60.0
@@ -40,7 +40,7 @@ class IssuerKeys:
     """The issuer's public keys, by key id. `fetch` begins to read them: its callback gets the text or an error. All methods run
     on the loop's thread."""
 
-    def __init__(self, fetch: login.Wait, monotonic: Callable[[], float], refresh_seconds: float) -> None:
+    def __init__(self, fetch: sasl.Wait, monotonic: Callable[[], float], refresh_seconds: float) -> None:
         self._fetch = fetch
         self._monotonic = monotonic
         self._refresh_seconds = refresh_seconds
@@ -85,7 +85,7 @@ class IssuerKeys:
         raise LookupError(f"the issuer has no key {key_id!r}")
 
 
-def exchange(rules: TokenRules, keys: IssuerKeys, first: bytes) -> login.Exchange:
+def exchange(rules: TokenRules, keys: IssuerKeys, first: bytes) -> sasl.Exchange:
     """A login, begun with the client's first message. As the standard has it, a refused token is answered, and the login fails
     after the client's empty answer to that."""
     authorization_id, token = _read(first)
@@ -97,8 +97,8 @@ def exchange(rules: TokenRules, keys: IssuerKeys, first: bytes) -> login.Exchang
         claims = _claims(token, keys.find(key_id), rules)
         user = claims[rules.subject_claim]
         if authorization_id not in ("", user):
-            raise scram.other_authorization_id(user)
-        return scram.Login(user, until_ms=min(int(claims["exp"]) * 1000, _END_MS_MAX))
+            raise sasl.other_authorization_id(user)
+        return sasl.Login(user, until_ms=min(int(claims["exp"]) * 1000, _END_MS_MAX))
     except (jwt.InvalidTokenError, LookupError, TypeError, ValueError, OverflowError, RecursionError) as error:
         # The last two: an end at infinity, and brackets by the thousand, which older versions of PyJWT let through.
         refusal = _refused("token", user)

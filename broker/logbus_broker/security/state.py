@@ -102,7 +102,7 @@ QuotaEntity = frozenset[tuple[str, str | None]]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SecurityState:
     """See the module docstring. Credentials by user and mechanism; quotas by entity and Kafka's key. `nobody_key` is made with
-    the first credential: with it, logins of users that do not exist are answered like the others (scram.py)."""
+    the first credential: with it, logins of users that do not exist are answered like the others (sasl.py)."""
 
     credentials: Mapping[tuple[str, ScramMechanism], ScramCredential] = field(default_factory=dict)
     acls: frozenset[Acl] = frozenset()

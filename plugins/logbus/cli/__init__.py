@@ -2,7 +2,7 @@
 
 Airflow, Spark and pyarrow take seconds to import, so the group finds its subcommands in a table of module paths, in sections by
 purpose, and imports only the one that runs; help and completion read the table alone. A `LogbusError` is printed as one line (if
-the broker does not answer, a second line says where its address came from), with the exit status that logbus.exit_codes has for
+the broker does not answer, a second line says where its address came from), with the exit status that logbus.errors has for
 it; an interrupt, a closed output pipe and a warehouse that fails or refuses in the middle end the same way. Anything else is a
 bug and keeps its traceback.
 """
@@ -19,30 +19,30 @@ from typing import TYPE_CHECKING, Any, cast
 import click
 from click.exceptions import Exit
 
-from logbus import errors, exit_codes
-from logbus.cli import output, signals, suggestions
-from logbus.exit_codes import ExitCode
+from logbus import errors
+from logbus.cli import endings, output
+from logbus.errors import ExitCode
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
 SECTIONS = {
     "See": {
-        "lag": ("logbus.cli.lag:command", "Show how many closed hours are not loaded, and since when."),
+        "lag": ("logbus.cli.monitoring:lag_command", "Show how many closed hours are not loaded, and since when."),
         "window": ("logbus.cli.window:command", "List, show, compare and audit the windows in the ledger."),
         "dead-letter": ("logbus.cli.dead_letter:command", "List, show and export records that did not parse."),
         "aggregate": ("logbus.cli.aggregate:command", "List, show, bring up to date and verify aggregates."),
         "stream": ("logbus.cli.stream:command", "Define, run, list and prove streams: aggregates of what arrives."),
-        "doctor": ("logbus.cli.doctor:command", "Show what is wrong and what to type."),
+        "doctor": ("logbus.cli.monitoring:doctor_command", "Show what is wrong and what to type."),
         "audit-table": (
-            "logbus.cli.audit_table:command",
+            "logbus.cli.tables:audit_table_command",
             "Find what is missing, doubled or foreign in a table that others load.",
         ),
-        "query": ("logbus.cli.query:command", "Query the Iceberg tables of pipelines in SQL, with DuckDB."),
+        "query": ("logbus.cli.tables:query_command", "Query the Iceberg tables of pipelines in SQL, with DuckDB."),
     },
     "Move records": {
-        "produce": ("logbus.cli.produce:command", "Send lines to a topic."),
-        "consume": ("logbus.cli.consume:command", "Print the records of a topic; -f follows it."),
+        "produce": ("logbus.cli.console:produce_command", "Send lines to a topic."),
+        "consume": ("logbus.cli.console:consume_command", "Print the records of a topic; -f follows it."),
         "ship": ("logbus.cli.ship:command", "Send log files to a topic, continuing where the last run ended."),
         "try": ("logbus.cli.try_log:command", "Show how a log would be read: its times, its columns, what to type."),
         "sample": ("logbus.cli.try_log:sample_command", "Write a small realistic access log."),
@@ -54,7 +54,7 @@ SECTIONS = {
             "logbus.cli.load:command",
             "Load the closed hours of a topic with one Spark application, without Airflow.",
         ),
-        "replay": ("logbus.cli.replay:command", "Load windows again, from the same records; plan shows what that would do."),
+        "replay": ("logbus.cli.load:replay_command", "Load windows again, from the same records; plan shows what that would do."),
         "redrive": ("logbus.cli.dead_letter:redrive_command", "Parse dead letters again, into the same windows."),
     },
     "Administer": {
@@ -64,9 +64,9 @@ SECTIONS = {
         "topic": ("logbus.cli.topic:command", "List, create, describe, change and delete topics."),
         "group": ("logbus.cli.group:command", "List, describe and delete consumer groups, and move their offsets."),
         "registry": ("logbus.cli.registry:command", "Serve a schema registry; list the schemas in one."),
-        "user": ("logbus.cli.user:command", "List, add and remove users, and set their passwords."),
+        "user": ("logbus.cli.users:user_command", "List, add and remove users, and set their passwords."),
         "security": ("logbus.cli.secure_home:command", "Make and renew certificates, users and ACLs for a broker elsewhere."),
-        "acl": ("logbus.cli.acl:command", "List, add and remove ACLs; explain says which one decides."),
+        "acl": ("logbus.cli.users:acl_command", "List, add and remove ACLs; explain says which one decides."),
         "retention": ("logbus.cli.retention:command", "Delete old records once every pipeline has loaded them."),
         "exporter": ("logbus.cli.exporter:command", "Serve lag, windows, topics and groups to Prometheus."),
         "maintain": ("logbus.cli.maintenance:maintain_command", "Merge old hourly partitions into days, remove unused files."),
@@ -74,10 +74,10 @@ SECTIONS = {
             "logbus.cli.maintenance:ledger_command",
             "Show the ledger's version, upgrade it, rebuild a lost one.",
         ),
-        "roles": ("logbus.cli.roles:command", "Make the warehouse's roles: who owns, who loads, who reads."),
+        "roles": ("logbus.cli.maintenance:roles_command", "Make the warehouse's roles: who owns, who loads, who reads."),
         "connect": ("logbus.cli.connect:command", "Try how to reach a Kafka cluster, and write down what works."),
-        "airflow": ("logbus.cli.airflow:command", "Create the pool and the connections in an Airflow of your own."),
-        "completion": ("logbus.cli.completion:command", "Print the completion script of a shell."),
+        "airflow": ("logbus.cli.maintenance:airflow_command", "Create the pool and the connections in an Airflow of your own."),
+        "completion": ("logbus.cli.options:completion_command", "Print the completion script of a shell."),
     },
 }
 COMMANDS = {name: entry for section in SECTIONS.values() for name, entry in section.items()}
@@ -118,7 +118,7 @@ class LazyGroup(click.Group):
         try:  # --help and --version print in here
             return super().make_context(*words, **extra)
         except BrokenPipeError:
-            signals.discard_stdout()
+            endings.discard_stdout()
             raise Exit(ExitCode.BROKEN_PIPE) from None
         except OSError as error:
             if error.errno not in ERRORS_OF_THE_MACHINE:
@@ -135,21 +135,17 @@ def exit_with_status(ctx: click.Context, run: Callable[[], object]) -> object:
     try:
         return run()
     except errors.LogbusError as error:
-        message, code = f"error: {error}", exit_codes.of_error(error)
-        if (
-            code is ExitCode.UNREACHABLE
-            and isinstance(error, errors.BrokerUnavailable)
-            and suggestions.ADDRESS_ORIGIN in ctx.meta
-        ):
-            message += f"\n{ctx.meta[suggestions.ADDRESS_ORIGIN]}"
+        message, code = f"error: {error}", errors.exit_code_of(error)
+        if code is ExitCode.UNREACHABLE and isinstance(error, errors.BrokerUnavailable) and endings.ADDRESS_ORIGIN in ctx.meta:
+            message += f"\n{ctx.meta[endings.ADDRESS_ORIGIN]}"
     except click.UsageError as error:
-        raise suggestions.with_suggestion(error) from None
-    except signals.Stopped as stop:
+        raise endings.with_suggestion(error) from None
+    except endings.Stopped as stop:
         message, code = str(stop), stop.exit_code
     except KeyboardInterrupt as interrupt:
-        message, code = "interrupted", signals.exit_code_of(interrupt)
+        message, code = "interrupted", endings.exit_code_of(interrupt)
     except BrokenPipeError:
-        signals.discard_stdout()
+        endings.discard_stdout()
         message, code = "", ExitCode.BROKEN_PIPE
     except OSError as error:
         if error.errno not in ERRORS_OF_THE_MACHINE:
@@ -159,14 +155,14 @@ def exit_with_status(ctx: click.Context, run: Callable[[], object]) -> object:
         missing = errors.ExtraMissing.of(error)
         if missing is None:
             raise
-        message, code = f"error: {missing}", exit_codes.of_error(missing)
+        message, code = f"error: {missing}", errors.exit_code_of(missing)
     except Exception as error:
         from logbus.windows.sql_errors import refusal_of  # imports SQLAlchemy, as whatever raised such an error has
 
         refusal = refusal_of(error)
         if refusal is None:
             raise
-        message, code = f"error: {refusal}", exit_codes.of_error(refusal)
+        message, code = f"error: {refusal}", errors.exit_code_of(refusal)
     if message:
         output.echo_err(*message.split("\n"))
     ctx.exit(code)
@@ -185,7 +181,7 @@ def os_error_line(error: OSError) -> str:
     try:
         sys.stdout.flush()
     except OSError:  # the output is what could not be written: it must not be tried again at exit
-        signals.discard_stdout()
+        endings.discard_stdout()
     return f"error: {error.strerror or str(error) or type(error).__name__}"
 
 

@@ -7,8 +7,8 @@ from datetime import datetime
 import click
 
 from logbus import formatting, model
-from logbus.aggregates import aggregation, listing, proof
 from logbus.cli import options, output
+from logbus.streams import aggregate_listing, hourly_aggregates
 
 COLOURS = {"exact": "green", "wrong": "red", "behind": "yellow", "kept": "yellow", "not audited": "yellow"}
 
@@ -24,7 +24,7 @@ def command() -> None:
 def list_aggregates(warehouse_url: str, as_json: bool) -> None:
     """List all aggregates: of which pipeline, how many hours, and how many windows behind."""
     with options.open_ledger(warehouse_url).engine.connect() as connection:
-        statuses = listing.all_statuses(connection)
+        statuses = aggregate_listing.all_statuses(connection)
     if as_json:
         output.show_json([status.summary() for status in statuses])
         return
@@ -45,8 +45,8 @@ def list_aggregates(warehouse_url: str, as_json: bool) -> None:
 def show(name: str, since: datetime | None, until: datetime | None, warehouse_url: str, as_json: bool) -> None:
     """Show what NAME computes, and each hour: its rows, how many windows and rows of the pipeline touch it."""
     with options.open_ledger(warehouse_url).engine.connect() as connection:
-        status = listing.status_of(connection, name)
-        hours = listing.hours_of(connection, name, since, until)
+        status = aggregate_listing.status_of(connection, name)
+        hours = aggregate_listing.hours_of(connection, name, since, until)
     if as_json:
         output.show_json({**status.summary(), "each_hour": [hour.summary() for hour in hours]})
         return
@@ -79,7 +79,7 @@ def show(name: str, since: datetime | None, until: datetime | None, warehouse_ur
 def run(name: str, warehouse_url: str, as_json: bool) -> None:
     """Bring NAME up to date: compute the hours again that new loads touch. Its DAG does this after each load."""
     engine = options.open_ledger(warehouse_url).engine
-    done = aggregation.bring_up_to_date(engine, name, "command line", options.clock)
+    done = hourly_aggregates.bring_up_to_date(engine, name, "command line", options.clock)
     if as_json:
         output.show_json(done.summary())
         return
@@ -102,12 +102,12 @@ def verify(name: str, since: datetime | None, until: datetime | None, is_full: b
     because rows are gone that had been counted in them.
     """
     engine = options.open_ledger(warehouse_url).engine
-    proven = proof.prove_span(engine, name, options.clock(), since=since, until=until, is_full=is_full)
+    proven = aggregate_listing.prove_span(engine, name, options.clock(), since=since, until=until, is_full=is_full)
     if as_json:
         output.show_json(proven.summary())
     else:
-        output.echo(f"{name}: " + ", ".join(f"{len(proven.of(verdict)):,} {verdict}" for verdict in proof.VERDICTS))
-    proof.refuse_wrong(proven)
+        output.echo(f"{name}: " + ", ".join(f"{len(proven.of(verdict)):,} {verdict}" for verdict in aggregate_listing.VERDICTS))
+    aggregate_listing.refuse_wrong(proven)
 
 
 @command.command("drop")
@@ -119,9 +119,9 @@ def drop(name: str, is_executed: bool, warehouse_url: str, as_json: bool) -> Non
     """Forget NAME and drop its table; the pipeline's rows stay. If a DAG defines it, its next run makes it again."""
     engine = options.open_ledger(warehouse_url).engine
     with engine.connect() as connection:
-        status = listing.status_of(connection, name)
+        status = aggregate_listing.status_of(connection, name)
     if is_executed:
-        listing.drop(engine, name)
+        aggregate_listing.drop(engine, name)
     if as_json:
         output.show_json({"executed": is_executed, **status.summary()})
         return

@@ -15,12 +15,21 @@ import click
 
 from logbus import errors, formatting
 from logbus.cli import options, output
-from logbus.kafka import rights, tokens
+from logbus.kafka import users
 from logbus.kafka.client import Client
-from logbus.kafka.client_config import inlined, of_brokers, of_the_jvm, of_user, properties, read_client_config, write
+from logbus.kafka.client_config import (
+    OAUTHBEARER,
+    inlined,
+    of_brokers,
+    of_the_jvm,
+    of_user,
+    properties,
+    read_client_config,
+    write,
+)
 
 PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
-MECHANISMS = ("SCRAM-SHA-512", "SCRAM-SHA-256", "PLAIN", tokens.OAUTHBEARER)
+MECHANISMS = ("SCRAM-SHA-512", "SCRAM-SHA-256", "PLAIN", OAUTHBEARER)
 PASSWORD_VARIABLE = "LOGBUS_KAFKA_PASSWORD"  # a command line is for everybody to read
 TOPICS_MAX = 20  # whose rights are looked at
 COLUMNS = {"Read": "read", "DescribeConfigs": "settings", "Write": "write", "Delete": "delete"}  # by operation
@@ -180,7 +189,7 @@ def asked(given: Mapping[str, Any], no_input: bool) -> dict[str, Any]:
     config["security.protocol"] = protocol
     if protocol.startswith("SASL"):
         config["sasl.mechanism"] = ask("mechanism", "SASL mechanism", MECHANISMS[0], type=mechanism_choice).upper()
-        if config["sasl.mechanism"] != tokens.OAUTHBEARER:
+        if config["sasl.mechanism"] != OAUTHBEARER:
             config["sasl.username"] = ask("user", "User")
             config["sasl.password"] = password(no_input)
     if protocol.endswith("SSL"):
@@ -204,8 +213,8 @@ def password(no_input: bool) -> str:
 
 def show_rights(client: Client) -> None:
     """What this user may do with the topics that it sees, the groups that it sees, and the cluster."""
-    resources = rights.read_rights(client).resources
-    of_topics = [resource for resource in resources if resource.kind is rights.ResourceKind.TOPIC]
+    resources = users.read_rights(client).resources
+    of_topics = [resource for resource in resources if resource.kind is users.ResourceKind.TOPIC]
     if of_topics:
         table = output.Table("topic", *COLUMNS.values())
         for resource in of_topics[:TOPICS_MAX]:
@@ -217,8 +226,8 @@ def show_rights(client: Client) -> None:
         output.echo_err("note: this user sees no topic: there is none, or it lacks Describe on them (docs/your-kafka.md)")
     others = output.Table("on", "may", "may not")
     for resource in resources:
-        if resource.kind is not rights.ResourceKind.TOPIC:
-            answers = {operation: resource.may(operation) for operation in rights.OPERATIONS[resource.kind]}
+        if resource.kind is not users.ResourceKind.TOPIC:
+            answers = {operation: resource.may(operation) for operation in users.OPERATIONS[resource.kind]}
             columns = [", ".join(name for name, answer in answers.items() if answer is expected) for expected in (True, False)]
             others.add_row(f"{resource.kind} {resource.name}".strip(), *columns)
     output.show(others)

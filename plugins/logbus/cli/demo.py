@@ -30,7 +30,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TransferSpeedColumn
 from rich.table import Table
 
 from logbus import errors, model, waiting
-from logbus.cli import local_airflow, options, output, signals
+from logbus.cli import endings, local_airflow, options, output
 from logbus.cli.secure_home import SecureHome
 from logbus.cli.stack import MEMORABLE_PORTS, LocalStack, as_typed, project_directory, stay_up
 from logbus.loads import embedded
@@ -74,7 +74,7 @@ def command(log: Path | None, report: Path | None, home: Path, is_secure: bool) 
     environment = os.environ
     security = SecureHome(home.absolute()) if is_secure else None
     with (
-        signals.raising(),
+        endings.raising(),
         LocalStack(
             home, project=project, environment=environment, ports=MEMORABLE_PORTS, security=security, say=screen.say
         ) as stack,

@@ -13,7 +13,7 @@ from typing import Any
 
 import click
 
-from logbus.cli import options, output, signals
+from logbus.cli import endings, options, output
 from logbus.web.exporter import Limits, MetricsServer, PipelineCollector, make_sources
 
 PORT_DEFAULT = 9308  # kafka_exporter's, whose names these are
@@ -61,7 +61,7 @@ def command(
     collector, registry, stop = PipelineCollector(sources, limits), CollectorRegistry(), threading.Event()
     registry.register(collector)
     ProcessCollector(registry=registry)
-    signals.set_at_signals(stop)
+    endings.set_at_signals(stop)
     server = MetricsServer(host, port, registry, collector.health, allow_unauthenticated=allow_unauthenticated)
     output.echo(f"serving {server.url}")
     server.run_until(stop)

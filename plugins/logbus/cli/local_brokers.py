@@ -22,7 +22,7 @@ from pathlib import Path
 from logbus import errors, spark_submit, waiting
 from logbus.cli import secure_home
 from logbus.cli.processes import Program, StackError, SupervisedProcess, Supervisor, accepts_connections
-from logbus.java import INSTALL, program
+from logbus.spark_submit import INSTALL, program
 
 ANSWER_SECONDS_MAX = 5.0  # then it is asked again
 REPLICAS = 3

@@ -1,29 +1,133 @@
-"""Options that several subcommands share, and the values they stand for.
+"""Options that several subcommands share, the values they stand for, and how a shell completes them (`logbus completion SHELL`
+prints the script).
 
-Each has one name everywhere and, where it is worth it, an environment variable. Nothing heavy is imported before a command needs
-it: completion and `--help` import this module, too.
+Each option has one name everywhere and, where it is worth it, an environment variable. Nothing heavy is imported before a command
+needs it: completion and `--help` import this module, too.
+
+Names of topics and groups come from the broker, those of pipelines from the ledger, if they answer at once: the user is waiting
+between two keys. What does not answer within a second completes to nothing, and nothing is ever printed.
 """
 
 from __future__ import annotations
 
 import functools
 import json
+import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
+from threading import Thread
 from typing import TYPE_CHECKING, Any, ClassVar
 from zoneinfo import ZoneInfo
 
 import click
 from click.core import ParameterSource
+from click.shell_completion import BashComplete, FishComplete, ShellComplete, ZshComplete
 
 from logbus import errors, model
-from logbus.cli import completion, suggestions
+from logbus.cli import endings, output
 from logbus.kafka import client_config as client_configs
 
 if TYPE_CHECKING:
     from logbus.loads.ledger import Ledger
+
+
+PROGRAM = "logbus"
+VARIABLE = "_LOGBUS_COMPLETE"
+
+
+class WholeSentences(FishComplete):
+    """click's script splits each answer at every comma, and so the help text after the name; only the first one separates."""
+
+    source_template = FishComplete.source_template.replace('string split ","', 'string split --max 1 ","')
+
+
+SHELLS: Mapping[str, type[ShellComplete]] = {"bash": BashComplete, "zsh": ZshComplete, "fish": WholeSentences}
+
+
+@click.command("completion")
+@click.argument("shell", type=click.Choice(list(SHELLS)))
+def completion_command(shell: str) -> None:
+    """Print the completion script for SHELL.
+
+    \b
+    bash  echo 'eval "$(logbus completion bash)"' >> ~/.bashrc
+    zsh   echo 'eval "$(logbus completion zsh)"' >> ~/.zshrc   # after: autoload -Uz compinit && compinit
+    fish  logbus completion fish > ~/.config/fish/completions/logbus.fish
+
+    Bash must be 4.4 or newer. Names of topics and groups come from --bootstrap-server, those of pipelines from --warehouse, or
+    from where LOGBUS_BOOTSTRAP_SERVER and LOGBUS_WAREHOUSE_URL point.
+    """
+    program = click.get_current_context().find_root().command
+    # The base class's `source`: bash's own starts another program to check bash's version.
+    output.write_raw(ShellComplete.source(SHELLS[shell](program, {}, PROGRAM, VARIABLE)) + "\n")
+
+
+SECONDS_MAX = 1.0
+Ask = Callable[[click.Context], Iterable[str]]
+
+
+def completer(ask: Ask, seconds_max: float = SECONDS_MAX) -> Callable[[click.Context, click.Parameter, str], list[str]]:
+    """The names that begin with what was typed; none if anything fails."""
+
+    def complete(ctx: click.Context, param: click.Parameter, incomplete: str) -> list[str]:
+        found_names: list[str] = []
+
+        def names() -> None:
+            with suppress(Exception):
+                found_names.extend(ask(ctx))
+
+        # In a thread that ends with the process: libpq waits two seconds at least for a server that does not answer.
+        asking = Thread(target=names, daemon=True)
+        asking.start()
+        asking.join(seconds_max)
+        # Nobody can type a name that is not printable, and a shell would pass it on to the terminal.
+        return sorted(name for name in found_names if name.startswith(incomplete) and name.isprintable())
+
+    return complete
+
+
+def client(ctx: click.Context) -> Any:
+    from logbus.kafka.client import Client
+    from logbus.kafka.client_config import read_client_config
+
+    given = ctx.params.get("bootstrap") or os.environ.get("LOGBUS_BOOTSTRAP_SERVER") or "127.0.0.1:9092"
+    path = ctx.params.get("client_config") or os.environ.get("LOGBUS_CLIENT_CONFIG")
+    settings = read_client_config(Path(path)) if path else {}
+    return Client.for_page({"bootstrap.servers": given, **settings, "log_level": 0}, SECONDS_MAX)
+
+
+def topics(ctx: click.Context) -> Iterable[str]:
+    return [str(name) for name in client(ctx).metadata().topics]
+
+
+def groups(ctx: click.Context) -> Iterable[str]:
+    broker = client(ctx)
+    broker.metadata()  # fails at once if no broker answers, which listing groups does not
+    return [str(group.group_id) for group in broker.ask_group_names().result(SECONDS_MAX).valid]
+
+
+def in_ledger(table: str) -> Ask:
+    """The names in one of the ledger's tables."""
+
+    def names(ctx: click.Context) -> Iterable[str]:
+        import psycopg
+
+        url = str(ctx.params.get("warehouse_url") or os.environ["LOGBUS_WAREHOUSE_URL"])
+        rest = url.partition("://")[2]  # without SQLAlchemy's driver name
+        with psycopg.connect(f"postgresql://{rest}", connect_timeout=int(2 * SECONDS_MAX)) as connection:
+            return [str(name) for (name,) in connection.execute(f"select name from logbus.{table}".encode())]
+
+    return names
+
+
+complete_topics = completer(topics)
+complete_groups = completer(groups)
+complete_pipelines = completer(in_ledger("pipeline"))
+complete_streams = completer(in_ledger("stream"))
+
 
 TABLE, JSON = "table", "json"
 
@@ -155,7 +259,7 @@ pipeline_option: Decorator = click.option(
     "pipeline_name",
     required=True,
     metavar="NAME",
-    shell_complete=completion.complete_pipelines,
+    shell_complete=complete_pipelines,
     help="A registered pipeline.",
 )
 supersede_option: Decorator = click.option(
@@ -194,15 +298,13 @@ def json_option(function: Function) -> Function:
 
 def topics_argument(*, required: bool) -> Decorator:
     """Topics as arguments, or by kafka-topics' own option; the command gets `topics`."""
-    return names_argument(
-        "topics", "TOPIC", "--topic", "A topic, the way kafka-topics spells it.", completion.complete_topics, required
-    )
+    return names_argument("topics", "TOPIC", "--topic", "A topic, the way kafka-topics spells it.", complete_topics, required)
 
 
 def groups_argument(*, required: bool) -> Decorator:
     """Consumer groups as arguments, or by kafka-consumer-groups' own option; the command gets `groups`."""
     return names_argument(
-        "groups", "GROUP", "--group", "A group, the way kafka-consumer-groups spells it.", completion.complete_groups, required
+        "groups", "GROUP", "--group", "A group, the way kafka-consumer-groups spells it.", complete_groups, required
     )
 
 
@@ -236,7 +338,7 @@ def with_client(function: Function) -> Function:
         of_file = client_configs.read_client_config(client_config) if client_config else {}
         context = click.get_current_context()
         file = client_config if "bootstrap.servers" in of_file else None
-        suggestions.note_origin(context, bootstrap, context.get_parameter_source("bootstrap"), file)
+        endings.note_origin(context, bootstrap, context.get_parameter_source("bootstrap"), file)
         return function(*arguments, config={"bootstrap.servers": bootstrap, **of_file}, **options)
 
     return _bootstrap_option(client_config_option(command))
@@ -249,7 +351,7 @@ def with_broker(function: Function) -> Function:
     def command(*arguments: Any, config: dict[str, Any], client_settings: Iterable[tuple[str, str]], **options: Any) -> Any:
         named = dict(client_settings)
         if address := named.get("bootstrap.servers"):
-            suggestions.note_origin(click.get_current_context(), address, ParameterSource.COMMANDLINE)
+            endings.note_origin(click.get_current_context(), address, ParameterSource.COMMANDLINE)
         return function(*arguments, config={**config, **named}, **options)
 
     setting = click.option(

@@ -10,13 +10,13 @@ from typing import Any
 import click
 
 from logbus import errors, model, pipeline_definition
-from logbus.cli import completion, options, output, window_views
+from logbus.cli import options, output, window_views
 from logbus.formatting import many
 from logbus.kafka import client, topics
 from logbus.loads.engine import connect
 from logbus.loads.ledger import Ledger
 from logbus.pipeline_settings import SCHEMA_PARSERS
-from logbus.status.ledger_totals import PipelineFacts, read_windows
+from logbus.status.ledger_facts import PipelineFacts, read_windows
 from logbus.windows import missing, recovery, registration, rows
 from logbus.windows.registration import PipelineRegistration
 
@@ -30,9 +30,7 @@ def command() -> None:
 
 @command.command("register")
 @click.argument("name")
-@click.option(
-    "--topic", required=True, metavar="NAME", shell_complete=completion.complete_topics, help="The topic that is loaded."
-)
+@click.option("--topic", required=True, metavar="NAME", shell_complete=options.complete_topics, help="The topic that is loaded.")
 @click.option("--table", required=True, help="Target table, as table or schema.table.")
 @click.option(
     "--parse",
@@ -122,7 +120,7 @@ def list_pipelines(warehouse_url: str, config: Mapping[str, Any], as_json: bool)
 
 
 @command.command("show")
-@click.argument("name", shell_complete=completion.complete_pipelines)
+@click.argument("name", shell_complete=options.complete_pipelines)
 @options.warehouse_option
 @options.with_client
 @options.json_option
@@ -156,7 +154,7 @@ def definitions_of_dags(ledger: Ledger, name: str) -> dict[str, str | None]:
 
 
 @command.command("rebase")
-@click.argument("name", shell_complete=completion.complete_pipelines)
+@click.argument("name", shell_complete=options.complete_pipelines)
 @options.warehouse_option
 @options.with_client
 @click.option("--other-cluster", is_flag=True, help="The topic has moved to another cluster for good.")
@@ -171,7 +169,7 @@ def rebase(name: str, warehouse_url: str, config: Mapping[str, Any], other_clust
 
 
 @command.command("forget-dag")
-@click.argument("name", shell_complete=completion.complete_pipelines)
+@click.argument("name", shell_complete=options.complete_pipelines)
 @click.argument("dag_id")
 @options.warehouse_option
 def forget_dag(name: str, dag_id: str, warehouse_url: str) -> None:
@@ -181,7 +179,7 @@ def forget_dag(name: str, dag_id: str, warehouse_url: str) -> None:
 
 
 @command.command("delete")
-@click.argument("name", shell_complete=completion.complete_pipelines)
+@click.argument("name", shell_complete=options.complete_pipelines)
 @options.execute_option
 @options.warehouse_option
 @options.json_option

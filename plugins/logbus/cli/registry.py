@@ -19,12 +19,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from logbus import errors
-from logbus.cli import options, output, signals
+from logbus.cli import endings, options, output
 from logbus.kafka.client import Client
 
 if TYPE_CHECKING:
-    from logbus.schemas.registry_state import RegistryState
-    from logbus.schemas.registry_store import RegistryStore
+    from logbus.web.registry_state import RegistryState
+    from logbus.web.registry_store import RegistryStore
 
 PORT_DEFAULT = 8081  # Confluent's
 NEEDED = ("avro", "grpc_tools", "jsonschema_rs", "starlette", "uvicorn")
@@ -75,10 +75,10 @@ def serve(
         errors.require(package)
     import uvicorn
 
-    from logbus.schemas.registry import SchemaRegistry
-    from logbus.schemas.registry_app import make_app
-    from logbus.schemas.registry_login import RegistryLogins
-    from logbus.schemas.registry_store import RegistryStore
+    from logbus.web.registry import SchemaRegistry
+    from logbus.web.registry_app import make_app
+    from logbus.web.registry_login import RegistryLogins
+    from logbus.web.registry_store import RegistryStore
 
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s")
     logging.getLogger("logbus.registry").setLevel(logging.INFO)
@@ -90,7 +90,7 @@ def serve(
             "encrypted, or --allow-unauthenticated if everyone who can connect may read, register and delete schemas"
         )
     ending = threading.Event()
-    signals.set_at_signals(ending)
+    endings.set_at_signals(ending)
     store = RegistryStore(Client.for_command(config), topic=topic, on_failure=ending.set)
     logins = RegistryLogins(config, topic) if with_login else None
     hosts = ["*"] if certificate or not address.is_loopback else [*NAMES_OF_LOOPBACK, host]
@@ -152,7 +152,7 @@ def keep(store: RegistryStore, tls: ssl.SSLContext | None, certificate: Path | N
 @contextmanager
 def reading(config: Mapping[str, Any], topic: str) -> Iterator[RegistryState]:
     """What the topic holds now."""
-    from logbus.schemas.registry_store import RegistryStore
+    from logbus.web.registry_store import RegistryStore
 
     store = RegistryStore(Client.for_command(config), topic=topic)
     store.open(is_made=False)

@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from logbus import errors, waiting
-from logbus.cli import completion, options, output
+from logbus.cli import options, output
 from logbus.cli.topic import existing_topics
 from logbus.formatting import many, several
 from logbus.kafka.client import Client
@@ -37,7 +37,7 @@ def command() -> None:
     """Managed retention: a record is deleted when its window is old enough AND every pipeline has loaded and audited it."""
 
 
-topics_argument = click.argument("topics", nargs=-1, shell_complete=completion.complete_topics)
+topics_argument = click.argument("topics", nargs=-1, shell_complete=options.complete_topics)
 
 
 def open_retention(warehouse_url: str, config: Mapping[str, Any]) -> retention_run.RetentionRun:
@@ -85,7 +85,7 @@ def run(
 
 
 @command.command("set")
-@click.argument("topic", shell_complete=completion.complete_topics)
+@click.argument("topic", shell_complete=options.complete_topics)
 @options.warehouse_option
 @options.with_client
 @click.option("--hours", type=options.Hours(), help="Keep windows that ended less than this long ago: 36, 36h or 7d.")
@@ -130,7 +130,7 @@ def require_topic(topic: str, client: Client) -> None:
 
 
 @command.command("adopt")
-@click.argument("topic", shell_complete=completion.complete_topics)
+@click.argument("topic", shell_complete=options.complete_topics)
 @options.warehouse_option
 @options.with_client
 def adopt(topic: str, warehouse_url: str, config: Mapping[str, Any]) -> None:
@@ -142,7 +142,7 @@ def adopt(topic: str, warehouse_url: str, config: Mapping[str, Any]) -> None:
 
 
 @command.command("give-back")
-@click.argument("topic", shell_complete=completion.complete_topics)
+@click.argument("topic", shell_complete=options.complete_topics)
 @options.warehouse_option
 @options.with_client
 def give_back(topic: str, warehouse_url: str, config: Mapping[str, Any]) -> None:
@@ -153,7 +153,7 @@ def give_back(topic: str, warehouse_url: str, config: Mapping[str, Any]) -> None
 
 
 @command.command("hold")
-@click.argument("topic", shell_complete=completion.complete_topics)
+@click.argument("topic", shell_complete=options.complete_topics)
 @options.warehouse_option
 @click.option("--reason", required=True, help="Why; kept with the hold.")
 @click.option("--until", type=options.Instant(), help="When it ends; by default when it is released.")

@@ -15,8 +15,8 @@ import click
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
-from logbus import errors, exit_codes
-from logbus.cli import completion, options, output, signals
+from logbus import errors
+from logbus.cli import endings, options, output
 from logbus.formatting import many
 from logbus.shipper import merged_lines, shipment, sources
 from logbus.shipper.ship import LINE_BYTES_MAX, PARTITIONS_DEFAULT, ShipReport, ship
@@ -37,7 +37,7 @@ def default_state_path(topic: str) -> Path:
 
 @click.command("ship")
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option("--topic", required=True, metavar="NAME", shell_complete=completion.complete_topics, help="The topic to send to.")
+@click.option("--topic", required=True, metavar="NAME", shell_complete=options.complete_topics, help="The topic to send to.")
 @click.option(
     "--partitions", type=click.IntRange(1), default=PARTITIONS_DEFAULT, show_default=True, help="If the topic is created."
 )
@@ -129,14 +129,14 @@ def command(
 
     if follow:
         keep_sending(files, run, show)
-    with _progress_bar(topic) as show_progress, signals.stopping() as stop:
+    with _progress_bar(topic) as show_progress, endings.stopping() as stop:
         report = run(files, show_progress, lambda: bool(stop))
     for warning in warnings(report):
         output.echo_err(f"warning: {warning}")
     if stop.exit_code is not None:
         done = summary(topic, broker, report, line_bytes_max, is_interrupted=True)
         done = "\n".join([done, *(f"warning: {sentence}" for sentence in out_of_sight(report))])
-        raise signals.Stopped(
+        raise endings.Stopped(
             f"{done}\ninterrupted: what was sent is acknowledged and recorded; run it again to continue", stop.exit_code
         )
     show(report)
@@ -147,7 +147,7 @@ def command(
 def keep_sending(files: Sequence[Path], run: Run, show: Callable[[ShipReport], None]) -> NoReturn:
     """Until a signal: `Stopped`."""
     unwarned = True
-    with signals.stopping() as stop:
+    with endings.stopping() as stop:
         for report in following(files, lambda present: run(present, None, lambda: bool(stop)), lambda: bool(stop)):
             # Printed once: what is written later is written with the same clock.
             for warning in warnings(report) if unwarned else ():
@@ -156,9 +156,9 @@ def keep_sending(files: Sequence[Path], run: Run, show: Callable[[ShipReport], N
             for sentence in out_of_sight(report):
                 output.echo_err(f"warning: {sentence}")
             show(report)
-    raise signals.Stopped(
+    raise endings.Stopped(
         "stopped: what was sent is acknowledged and recorded; run it again to continue",
-        stop.exit_code or exit_codes.ExitCode.DONE,
+        stop.exit_code or errors.ExitCode.DONE,
     )
 
 

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from logbus import errors, expressions, formatting, model
-from logbus.aggregates.definition import EVENT_TIME_DEFAULT
-from logbus.cli import completion, options, output, signals
+from logbus.cli import endings, options, output
 from logbus.cli.load import SPARK_OPTIONS
 from logbus.kafka import client, topics
 from logbus.streams import joins, listing, stream_ledger
+from logbus.streams.aggregate_definition import EVENT_TIME_DEFAULT
 from logbus.streams.definition import (
     MAX_OFFSETS_DEFAULT,
     MAX_ROWS_DEFAULT,
@@ -115,8 +115,8 @@ def rows(name: str, pipeline_name: str, columns: Sequence[str], indexed: Sequenc
 
 @command.command("join")
 @click.argument("name")
-@click.option("--left", required=True, metavar="PIPELINE", shell_complete=completion.complete_pipelines, help="One side.")
-@click.option("--right", required=True, metavar="PIPELINE", shell_complete=completion.complete_pipelines, help="The other one.")
+@click.option("--left", required=True, metavar="PIPELINE", shell_complete=options.complete_pipelines, help="One side.")
+@click.option("--right", required=True, metavar="PIPELINE", shell_complete=options.complete_pipelines, help="The other one.")
 @click.option(
     "--on", multiple=True, required=True, metavar="COLUMN[=COLUMN]", help="What is equal, left and right; may be repeated."
 )
@@ -218,7 +218,7 @@ def lag_cells(lag: listing.StreamLag) -> tuple[str, str]:
 
 
 @command.command("show")
-@click.argument("name", shell_complete=completion.complete_streams)
+@click.argument("name", shell_complete=options.complete_streams)
 @options.since_option
 @options.until_option
 @options.warehouse_option
@@ -280,7 +280,7 @@ def with_driver(function: options.Function) -> options.Function:
 
 
 @command.command("run")
-@click.argument("name", shell_complete=completion.complete_streams)
+@click.argument("name", shell_complete=options.complete_streams)
 @with_driver
 def run(name: str, driver: StreamSubmission) -> None:
     """Compute NAME as its records arrive, until SIGTERM or Ctrl-C: after the epoch that it is at work on; a second one at once.
@@ -291,12 +291,12 @@ def run(name: str, driver: StreamSubmission) -> None:
 
 
 @command.command("once")
-@click.argument("name", shell_complete=completion.complete_streams)
+@click.argument("name", shell_complete=options.complete_streams)
 @with_driver
 @options.json_option
 def once(name: str, driver: StreamSubmission, as_json: bool) -> None:
     """Compute NAME up to where its topic ends now, and end."""
-    with signals.raising():
+    with endings.raising():
         driver.once(name)
     with options.open_ledger(driver.warehouse_url).engine.connect() as connection:
         status = listing.status_of(connection, name, options.clock())
@@ -308,7 +308,7 @@ def once(name: str, driver: StreamSubmission, as_json: bool) -> None:
 
 
 @command.command("prove")
-@click.argument("name", shell_complete=completion.complete_streams)
+@click.argument("name", shell_complete=options.complete_streams)
 @options.since_option
 @options.until_option
 @options.warehouse_option
@@ -334,7 +334,7 @@ def prove(name: str, since: datetime | None, until: datetime | None, warehouse_u
 
 
 @command.command("reset")
-@click.argument("name", shell_complete=completion.complete_streams)
+@click.argument("name", shell_complete=options.complete_streams)
 @click.option("--since", required=True, type=options.Instant(), metavar="HOUR", help="The frozen hour to begin at again.")
 @options.execute_option
 @options.warehouse_option
@@ -358,7 +358,7 @@ def reset(name: str, since: datetime, is_executed: bool, warehouse_url: str, as_
 
 
 @command.command("drop")
-@click.argument("name", shell_complete=completion.complete_streams)
+@click.argument("name", shell_complete=options.complete_streams)
 @options.execute_option
 @options.warehouse_option
 @options.json_option

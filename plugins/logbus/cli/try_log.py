@@ -11,7 +11,7 @@ from zoneinfo import ZoneInfo
 import click
 
 from logbus import errors, model
-from logbus.cli import completion, options, output
+from logbus.cli import options, output
 from logbus.formatting import many
 from logbus.pipeline_settings import check_registry
 from logbus.shipper import merged_lines, ship, timestamp_extractor
@@ -19,7 +19,7 @@ from logbus.shipper.proposal import LogProposal, ParserTrial, commands, dag_of, 
 from logbus.shipper.sample import last_closed_hour, sample_lines, write_sample
 
 if TYPE_CHECKING:
-    from logbus.shipper.topic_proposal import TopicProposal
+    from logbus.shipper.proposal import TopicProposal
 
 VALUE_CHARACTERS = 100
 
@@ -29,7 +29,7 @@ VALUE_CHARACTERS = 100
 @click.option(
     "--topic",
     metavar="NAME",
-    shell_complete=completion.complete_topics,
+    shell_complete=options.complete_topics,
     help="Instead of a file: the last thousand records of this topic.",
 )
 @click.option("--registry", metavar="URL", help="Whose schemas the values of the topic name.")
@@ -91,8 +91,8 @@ def try_topic(
         raise click.UsageError("--topic reads values by the schemas that they name: add --registry URL")
     check_registry("--registry", registry, errors.UserError)
     # Here, because Arrow is not needed for a file.
-    from logbus.schemas.registry_client import RegistryClient
-    from logbus.shipper.topic_proposal import newest_records, propose_topic
+    from logbus.parsing.registry_client import RegistryClient
+    from logbus.shipper.proposal import newest_records, propose_topic
 
     messages = newest_records(config, topic)
     with RegistryClient(registry, config) as client:

@@ -25,7 +25,7 @@ from rich.console import Console
 from sqlalchemy import make_url
 
 from logbus import errors
-from logbus.cli import local_airflow, options, output, signals
+from logbus.cli import endings, local_airflow, options, output
 from logbus.cli.secure_home import USERS, SecureHome
 from logbus.cli.stack import MEMORABLE_PORTS, LocalStack, as_typed, project_directory, stay_up
 from logbus.loads.embedded import binary
@@ -93,7 +93,7 @@ def command(home: Path, dags: Path | None, brokers: int, is_secure: bool, advert
             with_registry=True,
             say=lambda text: tell(console, text),
         )
-        with signals.raising(), stack_here as stack:
+        with endings.raising(), stack_here as stack:
             stack.start_storage()
             if dags is not None:
                 console.print("Starting Airflow: half a minute, longer the first time ...")

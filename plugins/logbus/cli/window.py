@@ -10,14 +10,13 @@ from typing import Any
 
 import click
 
-from logbus import errors, exit_codes, formatting, model
+from logbus import errors, formatting, model
 from logbus.cli import options, output, window_views
 from logbus.cli.pipeline import ProgressView
 from logbus.kafka import client, exact_reader, topics
-from logbus.loads import comparison
+from logbus.loads import history as comparison
 from logbus.loads.audit import audit_window
-from logbus.loads.comparison import WindowReading
-from logbus.loads.history import WindowHistory, window_history
+from logbus.loads.history import WindowHistory, WindowReading, window_history
 from logbus.loads.ledger import Ledger
 from logbus.loads.sinks import each_sink_once
 from logbus.status import ledger_checks
@@ -153,7 +152,7 @@ def tell_differences(left: WindowReading, right: WindowReading, as_json: bool) -
     else:
         output.echo(f"the same {formatting.many(left.read, 'record')}, fingerprint {left.fingerprint}")
     if differences:
-        click.get_current_context().exit(exit_codes.ExitCode.CHECK_FAILED)
+        click.get_current_context().exit(errors.ExitCode.CHECK_FAILED)
 
 
 @command.command("audit")

@@ -7,7 +7,8 @@ from datetime import datetime
 from typing import Any
 
 from logbus.cli.output import Cell, Coloured, Table
-from logbus.loads import comparison, producers, tally
+from logbus.loads import completeness, tally
+from logbus.loads import history as comparison
 from logbus.loads.history import AttemptRecord, WindowHistory, other_records_text
 from logbus.model import DAY, HOUR, FrozenWindow, Pipeline, WindowCounts, WindowState, instant_text
 from logbus.windows import log_changes, missing
@@ -146,7 +147,7 @@ def values_text(window: FrozenWindow) -> str:
     return f"a checksum over {len(values.table.columns)} columns" if values.table else "no checksum could be taken"
 
 
-def stream_lines(streams: Sequence[producers.StreamCount]) -> Iterator[str]:
+def stream_lines(streams: Sequence[completeness.StreamCount]) -> Iterator[str]:
     """Producers that number their records; the first few."""
     for stream in streams[:STREAMS_SHOWN_MAX]:
         yield f"  producer {stream.stream}: {stream.count} records, numbers {stream.first} to {stream.last}"

@@ -3,8 +3,8 @@
 What the extra leaves out may be in the connection's own fields: host and port are the broker, login and password those of SASL.
 Airflow shows a password nowhere, and an extra to those who may see connections.
 
-The configuration is also passed to Spark, as JSON. So what makes the tokens of OAUTHBEARER stays a text (`logbus.kafka.tokens`);
-a function of the user's has to be in the Kafka provider's own list of those that are trusted.
+The configuration is also passed to Spark, as JSON. So what makes the tokens of OAUTHBEARER stays a text
+(`logbus.kafka.client_config`); a function of the user's has to be in the Kafka provider's own list of those that are trusted.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from airflow.sdk.configuration import conf
 
 from logbus.errors import UserError
 from logbus.hooks.warehouse import mask_everywhere
-from logbus.kafka import client_config, groups, tokens, topics
+from logbus.kafka import client_config, groups, topics
 from logbus.kafka.client import Client
 from logbus.kafka.producing import produce
 
@@ -52,7 +52,7 @@ class BrokerHook(BaseHook):
                 f"the connection {self.kafka_conn_id!r} names no broker: set its host and port, or its extra to "
                 '{"bootstrap.servers": "host:9092"}'
             )
-        if "." in (function := str(config.get(tokens.RECIPE, ""))) and function not in self._trusted_functions():
+        if "." in (function := str(config.get(client_config.RECIPE, ""))) and function not in self._trusted_functions():
             raise UserError(
                 f"the connection {self.kafka_conn_id!r} names the function {function!r} as oauth_cb: add it to "
                 "callback_allowlist in the section [apache_kafka] of Airflow's configuration"

@@ -35,7 +35,7 @@ from confluent_kafka import (
 from confluent_kafka.admin import AdminClient, ConfigResource, OffsetSpec, ResourceType
 
 from logbus import errors, waiting
-from logbus.kafka import client_config, tokens
+from logbus.kafka import client_config
 from logbus.kafka.errors import ANYBODY, AWAY, FINAL, ConnectionReports, explain, unavailable
 
 # A partition of a topic: the key of all offsets.
@@ -128,7 +128,8 @@ class Client:
         first_answer_seconds_max: float = TIMEOUT_SECONDS,
         say: waiting.Say = waiting.say_nothing,
     ) -> None:
-        self._config = dict(config)
+        self.config: Mapping[str, Any] = dict(config)  # as given
+        self.broker_config = {name: value for name, value in config.items() if name not in client_config.OF_REGISTRY}
         self.timeout_seconds = timeout_seconds
         self.slow_seconds_max = slow_seconds_max
         self.away_seconds_max = away_seconds_max
@@ -138,7 +139,7 @@ class Client:
         self._asked_at = 0.0  # the last request
         self._making = Lock()
         self._admin: AdminClient | None = None
-        self._connections = ConnectionReports(logger, str(config.get("security.protocol", "PLAINTEXT")))
+        self._connections = ConnectionReports(logger, str(config.get("security.protocol", "PLAINTEXT")).upper())
 
     @classmethod
     def for_command(cls, config: Mapping[str, Any]) -> Client:
@@ -154,11 +155,6 @@ class Client:
     def for_page(cls, config: Mapping[str, Any], seconds_max: float) -> Client:
         """For what shows the last answer with its age and asks again by itself: there a slow broker has no longer limit."""
         return cls(config, timeout_seconds=seconds_max, slow_seconds_max=seconds_max)
-
-    @property
-    def config(self) -> Mapping[str, Any]:
-        """The librdkafka settings as given."""
-        return self._config
 
     @property
     def address(self) -> str:
@@ -192,8 +188,8 @@ class Client:
     ) -> dict[str, Any]:
         """The configured settings without those for other kinds of handle."""
         own = {name: value for name, value in self.config.items() if not name.startswith((*foreign, *client_config.OF_REGISTRY))}
-        if (recipe := tokens.recipe_of(self.config)) is not None:
-            own[tokens.RECIPE] = tokens.token_function(recipe)
+        if (recipe := client_config.recipe_of(self.config)) is not None:
+            own[client_config.RECIPE] = client_config.token_function(recipe)
         return {"error_cb": self._connections.note, **(defaults or {}), **own, **(settings or {})}
 
     def _made(self, kind: Callable[..., Any], settings: Mapping[str, Any]) -> Any:

@@ -21,8 +21,9 @@ from threading import Lock
 from typing import Any
 
 from logbus.errors import LogbusError, NotAskable, UserError
-from logbus.kafka import errors, tokens
+from logbus.kafka import errors
 from logbus.kafka.client import Client, PartitionId
+from logbus.kafka.client_config import OAUTHBEARER, recipe_of, token_function
 from logbus.waiting import announced
 
 # librdkafka's names, and kafka-python's for the same.
@@ -46,7 +47,7 @@ OF_TOKENS = "sasl.oauthbearer.config"  # is passed to what makes the tokens
 # What decides how to connect, where the protocol or the mechanism is this one.
 OF_CONNECTING: Mapping[str, tuple[str, ...]] = {
     "SSL": ("ssl.", "enable.ssl."),
-    tokens.OAUTHBEARER: ("sasl.oauthbearer.", "enable.sasl.oauthbearer."),
+    OAUTHBEARER: ("sasl.oauthbearer.", "enable.sasl.oauthbearer."),
     "GSSAPI": ("sasl.kerberos.",),
 }
 FALSE = ("false", "f", "0")  # as librdkafka reads it
@@ -101,7 +102,7 @@ def translated(client_config: Mapping[str, Any]) -> dict[str, Any]:
     protocol, mechanism = settings.get("security_protocol", "PLAINTEXT"), settings.get("sasl_mechanism", "GSSAPI")
     parts = [*(["SSL"] if protocol.endswith("SSL") else []), *([mechanism] if protocol.startswith("SASL") else [])]
     deciding = tuple(prefix for part in parts for prefix in OF_CONNECTING.get(part, ()))
-    recipe = tokens.recipe_of(client_config)
+    recipe = recipe_of(client_config)
     translatable = OF_TLS if recipe is None else (*OF_TLS, OF_TOKENS)
     unknown = sorted(name for name in client_config if name.startswith(deciding) and name not in translatable)
     if unknown:
@@ -117,7 +118,7 @@ def token_provider(recipe: str, config: str) -> Any:
 
     class TokenProvider(AbstractTokenProvider):  # type: ignore[misc]
         def token(self) -> str:
-            return tokens.token_function(recipe)(config)[0]
+            return token_function(recipe)(config)[0]
 
     return TokenProvider()
 

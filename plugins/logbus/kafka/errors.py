@@ -25,6 +25,7 @@ import time
 from collections import Counter
 from collections.abc import Mapping
 from contextlib import ExitStack
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from confluent_kafka import KafkaError
@@ -190,17 +191,17 @@ HANGS_UP = (
 ALERT = re.compile(r"/tls alert ([\w ]+): SSL alert number")
 
 
+@dataclass(slots=True, eq=False)
 class ConnectionReports:
     """What the handles of one client have reported. It is their logger, `note` their error callback; neither may refer to the
-    client, or handle and client would keep each other alive. `protocol` is the client's security.protocol."""
+    client, or handle and client would keep each other alive. `protocol` is the client's security.protocol, in capitals."""
 
-    def __init__(self, logger: logging.Logger, protocol: str = "PLAINTEXT") -> None:
-        self._logger = logger
-        self._protocol = protocol.upper()
-        self._asked: dict[str, str | None] = {}  # how the protocols of listeners differ, by address
-        self._handshake: tuple[float, KafkaError] | None = None  # the last one that failed
-        self._failed: set[str] = set()  # addresses
-        self._hang_ups: Counter[str] = Counter()
+    logger: logging.Logger
+    protocol: str = "PLAINTEXT"
+    _asked: dict[str, str | None] = field(default_factory=dict, init=False)  # how the protocols of listeners differ, by address
+    _handshake: tuple[float, KafkaError] | None = field(default=None, init=False)  # the last one that failed
+    _failed: set[str] = field(default_factory=set, init=False)  # addresses
+    _hang_ups: Counter[str] = field(default_factory=Counter, init=False)
 
     def log(self, level: int, template: str, *values: object) -> None:
         """Called by librdkafka, which reports only here that a peer hangs up."""
@@ -209,7 +210,7 @@ class ConnectionReports:
             self._hang_ups[report[1]] += 1
         if (alert := ALERT.search(line)) is not None:
             self._handshake = (time.monotonic(), KafkaError(CERTIFICATE_REFUSED, f"TLS alert {alert[1]}"))
-        self._logger.log(level, template, *values)
+        self.logger.log(level, template, *values)
 
     def note(self, error: KafkaError) -> None:
         address = ADDRESS.match(error.str())
@@ -225,9 +226,9 @@ class ConnectionReports:
         if address not in self._asked:
             spoken = spoken_protocol(address)
             advice = None
-            if spoken is not None and spoken.name != self._protocol:
+            if spoken is not None and spoken.name != self.protocol:
                 login = f", and sasl.mechanism to one of {', '.join(spoken.mechanisms)}" if spoken.mechanisms else ""
-                advice = f"speaks {spoken.name}, and security.protocol is {self._protocol}: set it to {spoken.name}{login}"
+                advice = f"speaks {spoken.name}, and security.protocol is {self.protocol}: set it to {spoken.name}{login}"
             self._asked[address] = advice
         return self._asked[address]
 

@@ -18,9 +18,9 @@ from sqlalchemy import Engine
 from logbus.fingerprint import as_text, combine
 from logbus.formatting import many
 from logbus.kafka.topics import OffsetLog, TopicFacts
-from logbus.loads import history, producers, tally
+from logbus.loads import completeness, history, tally
+from logbus.loads.completeness import stamped_hours
 from logbus.loads.ledger import Ledger
-from logbus.loads.stamped_hours import stamped_hours
 from logbus.model import AuditReport, FrozenWindow, PartitionTally, Pipeline, WindowCounts
 from logbus.windows import log_changes, rows
 
@@ -70,7 +70,7 @@ def audit_window(
     # the other way round, a window could be called replayable that no longer was when its audit was stored.
     problems = [*table_problems(pipeline, window, tallies), *values.problems, *broker_problems(log, pipeline, window, notes)]
     notes += accepted_losses(window)
-    wrong, odd = producers.check_producers(engine, pipeline, window)
+    wrong, odd = completeness.check_producers(engine, pipeline, window)
     problems, notes = [*problems, *wrong], [*notes, *odd, *hour_notes(engine, window)]
     expected = {part.partition: part.count for part in window.ranges}
     report = AuditReport(window=window, expected=expected, counted=tallies, problems=tuple(problems), notes=tuple(notes))

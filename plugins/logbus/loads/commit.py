@@ -21,11 +21,11 @@ from sqlalchemy import Connection, Engine, delete, insert, select, text, update
 from sqlalchemy.exc import DBAPIError, IntegrityError, InterfaceError, OperationalError, ProgrammingError
 
 from logbus import errors, fingerprint, model, waiting
-from logbus.loads import frozen_schemas, read_tally, tally, target
+from logbus.loads import commit_checks, read_tally, tally, target
 from logbus.loads.attempts import lock_if_current
 from logbus.loads.commit_checks import LoadedRecords, SealedWindow, other_records, refuse_errors, refuse_mismatch
 from logbus.loads.tally import DEAD_LETTERS, Checksum, Published
-from logbus.windows import announcements, rows, schema, sql_errors
+from logbus.windows import handover, rows, schema, sql_errors
 from logbus.windows.table_names import SCHEMA, WINDOW_COLUMNS, TableName, leaf_name, quoted
 
 # The columns of a dead letter that its task has written.
@@ -260,10 +260,10 @@ def write_ledger(connection: Connection, load: SealedWindow, done: Commit, now: 
     if sent:
         connection.execute(insert(arrived), sent)
     ended["streams"] = len(load.read.sent)
-    frozen_schemas.freeze(connection, load, now)
+    commit_checks.freeze(connection, load, now)
     committed = (attempt.c.window_id == load.window.id, attempt.c.number == load.attempt.number)
     connection.execute(update(attempt).where(*committed).values(**loaded, **ended))
-    announcements.notify(connection, load.window.pipeline)
+    connection.execute(handover.NOTIFY, {"name": load.window.pipeline})
 
 
 def write_hours(connection: Connection, window_id: int, histogram: Mapping[int, int]) -> dict[str, int]:

@@ -21,7 +21,7 @@ from sqlalchemy.dialects.postgresql import insert as insert_if_absent
 from logbus import errors, formatting, model
 from logbus.kafka.topics import OffsetLog
 from logbus.loads import attempts as attempt_rows
-from logbus.windows import announcements, catch_up, freezing, handover, missing, registration, schema
+from logbus.windows import catch_up, freezing, handover, missing, registration, schema
 from logbus.windows.catch_up import LoadPlan
 from logbus.windows.migrations import create_ledger
 from logbus.windows.missing import Gap
@@ -397,7 +397,7 @@ class Ledger:
         outcome = {"audited_at": now if report.ok else None, "audit_problems": list(report.problems)}
         with self.engine.begin() as connection:
             connection.execute(update(window).where(*same).values(outcome))
-            announcements.notify(connection, report.window.pipeline)
+            connection.execute(handover.NOTIFY, {"name": report.window.pipeline})
 
 
 def _loaded_starts(pipeline_name: str) -> Select[Any]:

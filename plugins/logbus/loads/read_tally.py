@@ -5,12 +5,12 @@ partitions, are sums of it. The equation compares it with the rows that were sta
 
 HOURS with which records are stamped are a histogram, a `Counter`: start of the stamped interval in milliseconds -> records. Two
 keys are not instants: NO_HOUR has the records without a usable timestamp; FAR_HOURS those of all hours but the HOURS_MAX nearest
-to the window's own. What is made of it is in stamped_hours.py.
+to the window's own. What is made of it is in completeness.py.
 
 NUMBERS are given by a producer that wants to be checked: it adds the header `logbus-sent: <stream>:<number>` to every record. A
 STREAM is what one producer sends to one partition, in order; its numbers are 1, 2, 3 and so on. The set of numbers that arrived
 is kept as runs [first, last], usually one. Sets can be joined in any order (tasks, partitions, windows), so the result is exact
-whichever task read what; compared with the number of records it shows how many arrived twice (producers.py).
+whichever task read what; compared with the number of records it shows how many arrived twice (completeness.py).
 """
 
 from __future__ import annotations
@@ -148,7 +148,7 @@ def numbers_of(sent: dict[str, Numbers], stream: bytes) -> Numbers:
     return sent.setdefault(name, Numbers())
 
 
-Prefix = bytes  # that names a value's schema: logbus.schemas.wire_format
+Prefix = bytes  # that names a value's schema: logbus.parsing.decoders
 
 
 @dataclass(slots=True, kw_only=True)

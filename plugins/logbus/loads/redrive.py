@@ -23,15 +23,14 @@ from sqlalchemy.exc import DBAPIError
 
 from logbus.errors import EquationMismatch, LoadFailed, UserError, WindowUnknown
 from logbus.fingerprint import as_text
-from logbus.loads import audit, dead_letters, frozen_schemas, ledger, tally
+from logbus.loads import audit, commit_checks, dead_letters, ledger, tally
 from logbus.loads.dead_letters import Value
 from logbus.loads.sinks import sink_for
 from logbus.loads.tally import DEAD_LETTERS, Published, join_reports
 from logbus.loads.target import ROWS_OF_WINDOW, finding_partitions, table_columns, window_parameters
 from logbus.model import FrozenWindow, Pipeline, instant_text
 from logbus.parsing import Parser, Unparsable, batches, parser_for, schema_format
-from logbus.schemas import wire_format
-from logbus.schemas.decoders import FORMATS, Decoders
+from logbus.parsing.decoders import FORMATS, Decoders, with_prefixes
 from logbus.windows import registration, schema
 from logbus.windows.rows import load_windows
 from logbus.windows.table_names import TableName, parse_table, quoted
@@ -88,7 +87,7 @@ def parse_batch(parser: Parser, batch: Sequence[Value]) -> Sorted:
 def described_values(batch: Sequence[Value]) -> Sequence[bytes | None]:
     """The values, each beginning with the name of its schema."""
     headers = [[(name, sent_content(content)) for name, content in value.headers or ()] for value in batch]
-    return wire_format.with_prefixes([value.value for value in batch], headers)
+    return with_prefixes([value.value for value in batch], headers)
 
 
 def sent_content(content: Any) -> bytes | None:
@@ -103,9 +102,9 @@ def parser_of(engine: Engine, pipeline: Pipeline, windows: Sequence[FrozenWindow
     a column for each field of those. `settings`: the client's, which may have the registry's credentials."""
     if pipeline.parse not in FORMATS:
         return parser_for(pipeline.parse, pipeline.settings)
-    book = frozen_schemas.book_of(engine, pipeline.name)
+    book = commit_checks.book_of(engine, pipeline.name)
     decoders = Decoders(format=FORMATS[pipeline.parse], book=book)
-    with frozen_schemas.asking(book, pipeline, settings), engine.connect() as connection:
+    with commit_checks.asking(book, pipeline, settings), engine.connect() as connection:
         for window in windows:
             for batch in dead_letters.batches(connection, window.id):
                 book.meet(set(filter(None, decoders.prefixes(described_values(batch)))))
@@ -193,7 +192,7 @@ class Redrive:
             tell(outcome, parsed)
         self.write_ledger(connection, window, attempt, outcome)
         if self.parser.decoders is not None:
-            frozen_schemas.freeze_schemas(connection, self.pipeline, self.parser.decoders.book.schemas, self.now())
+            commit_checks.freeze_schemas(connection, self.pipeline, self.parser.decoders.book.schemas, self.now())
         if values is not None:
             self.write_values(connection, window, values, outcome)
         self.refuse_mismatch(connection, window)

@@ -1,7 +1,7 @@
 """The audit of a table that others load: hour by hour, which records of a topic are missing from it, and which it has twice.
 
 Hours are those that windows would have: their boundaries are found in the log as freezing finds them, so no pipeline has to be
-registered. The table's database reduces its rows to runs of offsets (foreign_table.py); what lies between two runs is a gap.
+registered. The table's database reduces its rows to runs of offsets (target.py); what lies between two runs is a gap.
 
 A gap alone proves nothing: transactions leave markers, aborted records and compaction leave offsets that no record has. So the
 gaps are read from the log, and only they: a table without gaps costs no read at all. What the log no longer holds is unknown and
@@ -27,7 +27,7 @@ from logbus import errors, model
 from logbus.formatting import many
 from logbus.kafka.client import LATEST, READ_COMMITTED
 from logbus.kafka.topics import OffsetAndTimestamp, OffsetLog, TopicFacts
-from logbus.loads.foreign_table import ForeignTable, OffsetRun
+from logbus.loads.target import ForeignTable, OffsetRun
 from logbus.windows import boundaries, freezing, schema
 
 HOURS = model.Grid()

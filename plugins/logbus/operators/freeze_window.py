@@ -10,7 +10,7 @@ from airflow.sdk.exceptions import AirflowSkipException
 
 from logbus import model, task_context
 from logbus.operators.window_operator import CONNECTION_FIELDS, OverWindows, WindowOperator
-from logbus.sensors.window_closed import WindowClosedTrigger
+from logbus.sensors.window_loaded import WindowClosedTrigger
 from logbus.windows.catch_up import WINDOWS_UNCONFIRMED_MAX, progress_to
 
 

@@ -10,10 +10,10 @@ from airflow.sdk import BaseOperator, Context
 from airflow.sdk.exceptions import AirflowSkipException
 
 from logbus import assets, model, task_context
-from logbus.aggregates.aggregation import bring_up_to_date, define
-from logbus.aggregates.definition import Aggregate
-from logbus.aggregates.proof import AggregateProof, prove_unaudited, refuse_wrong
 from logbus.hooks.warehouse import WarehouseHook
+from logbus.streams.aggregate_definition import Aggregate
+from logbus.streams.aggregate_listing import AggregateProof, prove_unaudited, refuse_wrong
+from logbus.streams.hourly_aggregates import bring_up_to_date, define
 
 
 class HourlyAggregateOperator(BaseOperator):
@@ -23,7 +23,7 @@ class HourlyAggregateOperator(BaseOperator):
     The first run makes the table, of all windows that are loaded. Returns how many windows it took in, how many rows it wrote,
     and the starts of the hours.
 
-    :param aggregate: what `logbus.aggregates.definition.define_aggregate` returns
+    :param aggregate: what `logbus.streams.aggregate_definition.define_aggregate` returns
     :param warehouse_conn_id: the connection of the warehouse (templated)
     :param now: the clock; tests pass another one
     """

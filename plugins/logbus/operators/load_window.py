@@ -14,7 +14,7 @@ from airflow.sdk import Context
 
 from logbus import errors, model, pipeline_definition, resident_driver, spark_submit, task_context
 from logbus.loads.ledger import Ledger
-from logbus.operators import audit_window, freeze_window, spark_submit_window, window_operator
+from logbus.operators import audit, freeze_window, spark_submit_window, window_operator
 from logbus.status import replay
 from logbus.status.replay import Span
 
@@ -130,7 +130,9 @@ class LoadWindowOperator(window_operator.BeginsLoad, window_operator.ReportsLoad
         def submit(attempts: Sequence[model.Attempt]) -> None:
             self.application_args = spark_submit.application_arguments(self.pipeline.name, attempts, self.limits)
             self.log.info("Loading %d window(s), from %s to %s", len(attempts), attempts[0].token, attempts[-1].token)
-            if not self._is_loaded_by_resident(environment):
+            # A parser of the user's own is imported anew by each load: an edit counts from the next on.
+            may_stay = self.driver_idle_timeout is not None and not pipeline_definition.is_own_parser(self.pipeline.parse)
+            if not may_stay or not self._is_loaded_by_resident(environment):
                 self._submit(context, environment)
 
         self._run = self._load_run(ledger, context)
@@ -145,10 +147,8 @@ class LoadWindowOperator(window_operator.BeginsLoad, window_operator.ReportsLoad
         return waiting, is_by_newer
 
     def _is_loaded_by_resident(self, environment: Mapping[str, str]) -> bool:
-        """Has the driver that stays load the attempts. False if there is to be none, or it is at work for another task."""
-        # A parser of the user's own is imported anew by each load: an edit counts from the next on.
-        if self.driver_idle_timeout is None or pipeline_definition.is_own_parser(self.pipeline.parse):
-            return False
+        """Has the driver that stays load the attempts. False if it is at work for another task."""
+        assert self.driver_idle_timeout is not None, "only a driver that may wait for work stays"
         self._driver = resident_driver.ResidentDriver(
             command=self._resident_command,
             environment={**(self.env_vars or {}), **environment},
@@ -170,7 +170,7 @@ class LoadWindowOperator(window_operator.BeginsLoad, window_operator.ReportsLoad
         return hook._build_spark_submit_command(self.application)
 
 
-class IngestWindowOperator(freeze_window.FreezesWindow, audit_window.AuditsWindows, LoadWindowOperator):
+class IngestWindowOperator(freeze_window.FreezesWindow, audit.AuditsWindows, LoadWindowOperator):
     """Freeze the run's window, load it and audit it, in one task: each further task of a run costs seconds until it works.
 
     It does what FreezeWindowOperator, LoadWindowOperator and AuditWindowOperator do, and takes what the second of them takes.

@@ -24,7 +24,7 @@ from airflow.serialization.encoders import coerce_to_core_timetable
 from airflow.timetables.base import DataInterval, TimeRestriction
 from airflow.timetables.interval import CronDataIntervalTimetable
 
-from logbus import errors, links, model, pipeline_definition, spark_submit, task_context
+from logbus import errors, model, pipeline_definition, spark_submit, task_context
 from logbus.hooks.broker import BrokerHook
 from logbus.hooks.warehouse import WarehouseHook
 from logbus.kafka.topics import OffsetLog
@@ -196,7 +196,7 @@ class WindowOperator(OverWindows, BaseOperator):
     :param now: the clock; tests pass another one
     """
 
-    operator_extra_links = (links.WindowLink(),)
+    operator_extra_links = (task_context.WindowLink(),)
     template_fields: Sequence[str] = ("windows", *CONNECTION_FIELDS)
 
     def __init__(

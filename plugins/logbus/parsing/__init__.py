@@ -1,4 +1,5 @@
-"""Parsers: a record's value becomes a row, or a dead letter with the reason. Plain Python, independent of Spark.
+"""Parsers: a record's value becomes a row, or a dead letter with the reason; values that name a schema are decoded by it. Plain
+Python, independent of Spark.
 
 `parser_for(name, settings)` chooses from a table. A parser declares its columns (name to PostgreSQL type) and turns
 the bytes of one value into the values of those columns, in order; a value it cannot parse raises `Unparsable`, whose
@@ -14,8 +15,7 @@ from pkgutil import resolve_name
 from typing import Any
 
 from logbus.errors import LogbusError, UserError
-from logbus.schemas.decoders import Decoders
-from logbus.schemas.schema_book import SchemaBook
+from logbus.parsing.decoders import Decoders, SchemaBook
 
 # How much of the offending text an error message quotes; the dead letter keeps all the bytes anyway.
 SHOWN_CHARACTERS_MAX = 120
@@ -44,7 +44,7 @@ class Parser:
 
     `quick`, if set, returns the same for many values at once, provided all of them parse. `of_no_value` is the row of a
     record without a value (a tombstone); if it is None, such a record is a dead letter. `decoders`: of values that name their
-    schema, which a record may have in a header (`logbus.schemas.wire_format`).
+    schema, which a record may have in a header (`logbus.parsing.decoders`).
     """
 
     columns: Mapping[str, str]
@@ -126,15 +126,15 @@ def filtering(parser: Parser, accepted: Mapping[str, Sequence[Any]]) -> Parser:
 # Module and function by name, imported when a parser is made: most of them need Arrow, and importing that takes as much CPU as
 # all the rest of `logbus ship`, which reads times with this package and parses nothing.
 PARSERS: Mapping[str, str] = {
-    "combined": "logbus.parsing.access_logs:combined_parser",
+    "combined": "logbus.parsing.text_lines:combined_parser",
     "csv": "logbus.parsing.text_lines:csv_parser",
     "json": "logbus.parsing.json_format:json_parser",
     "lines": "logbus.parsing:line_parser",
     "logfmt": "logbus.parsing.text_lines:logfmt_parser",
-    "nginx_json": "logbus.parsing.access_logs:nginx_json_parser",
+    "nginx_json": "logbus.parsing.text_lines:nginx_json_parser",
     "raw": "logbus.parsing.text_lines:raw_parser",
     "regex": "logbus.parsing.text_lines:regex_parser",
-    "syslog": "logbus.parsing.syslog:syslog_parser",
+    "syslog": "logbus.parsing.text_lines:syslog_parser",
 }
 
 # The same for parsers whose values name a schema: they get those that are known as well.

@@ -22,8 +22,7 @@ import pyarrow as pa
 from logbus.errors import UserError
 from logbus.formatting import many
 from logbus.parsing import Parser, Quick, Unparsable, shown
-from logbus.parsing.batches import ARROW_TYPES
-from logbus.parsing.columns import from_text
+from logbus.parsing.batches import ARROW_TYPES, from_text
 from logbus.parsing.json_records import stored_json
 from logbus.pipeline_settings import COLUMN_NAMES, is_column_name
 

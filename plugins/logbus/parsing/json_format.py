@@ -21,8 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from logbus.parsing import Parser, Unparsable, json_records
-from logbus.parsing.batches import ARROW_TYPES, CALENDAR_MS_MAX, CALENDAR_MS_MIN, TIMESTAMP
-from logbus.parsing.columns import declared_columns
+from logbus.parsing.batches import ARROW_TYPES, CALENDAR_MS_MAX, CALENDAR_MS_MIN, TIMESTAMP, declared_columns
 from logbus.pipeline_settings import is_column_name
 
 

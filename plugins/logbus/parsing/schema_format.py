@@ -22,11 +22,21 @@ from logbus.errors import LogbusError, UserError
 from logbus.fingerprint import headers_of
 from logbus.parsing import Parser, Unparsable, json_records
 from logbus.parsing.batches import TIMESTAMP, WRONG_TYPE, arrow_type
+from logbus.parsing.decoders import (
+    FORMATS,
+    JSON,
+    Decoder,
+    Decoders,
+    SchemaBook,
+    SchemaField,
+    SchemaMismatch,
+    Undecodable,
+    named,
+    prefix_of,
+    with_prefixes,
+)
 from logbus.parsing.json_format import REST, json_parser, members
 from logbus.pipeline_settings import is_column_name
-from logbus.schemas.decoders import FORMATS, Decoder, Decoders, SchemaField
-from logbus.schemas.schema_book import JSON, SchemaBook
-from logbus.schemas.wire_format import SchemaMismatch, Undecodable, named, prefix_of, with_prefixes
 
 # What a column of one type also holds: the promotions of Avro that lose nothing, and what a user declares narrower.
 ALSO_HOLDS: Mapping[str, Collection[str]] = {"double precision": ("bigint",), "integer": ("bigint",)}

@@ -1,6 +1,6 @@
 """Starts DAGs when an hour closes, is loaded or is audited, by whatever process: one event for each hour, no record consumed.
 
-For an AssetWatcher. What has been announced is stored in the ledger (logbus.windows.announcements), not in this process: Airflow
+For an AssetWatcher. What has been announced is stored in the ledger (logbus.windows.handover), not in this process: Airflow
 calls back once it has stored an event, and only then is the hour recorded. A triggerer that dies in between announces the hour
 again after its restart, but never skips it; `TakeWindowsOperator` in the DAG drops the duplicate.
 
@@ -21,9 +21,8 @@ from sqlalchemy import Engine
 
 from logbus.hooks.warehouse import WarehouseHook
 from logbus.model import Interval, Pipeline, instant_text, utc_now
-from logbus.sensors.ledger_news import listening
-from logbus.sensors.window_sensor import AWAY, POLL_SECONDS_DEFAULT, Answer, ask_ledger
-from logbus.windows.announcements import Stage, begin_watch, note_announced, unannounced
+from logbus.sensors.window_sensor import AWAY, POLL_SECONDS_DEFAULT, Answer, ask_ledger, listening
+from logbus.windows.handover import Stage, begin_watch, note_announced, unannounced
 
 try:
     from airflow.triggers.shared_stream import AdvanceItem, SharedStreamProducer

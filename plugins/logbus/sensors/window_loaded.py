@@ -1,7 +1,11 @@
-"""May a downstream DAG read an hour? Once its window is loaded, or audited if required.
+"""May an hour be frozen? Once the clock has passed its end plus the lateness the pipeline allows. May a downstream DAG read it?
+Once its window is loaded, or audited if required.
 
-For use in another DAG: one team's `hourly_ingest` fills a table, another team's daily report waits for the 24 windows of its
-day.
+Nothing waits for data, so quiet partitions close like busy ones. The trigger reads no data and holds no connection, so
+thousands of them cost the triggerer next to nothing.
+
+`WindowLoadedSensor` is for use in another DAG: one team's `hourly_ingest` fills a table, another team's daily report waits for
+the 24 windows of its day.
 
 A window is a range of offsets, named after the hour at which it begins. A DAG that selects rows by `_timestamp` should set
 `event_time`, to wait also for the later windows that may hold records of the interval.
@@ -9,18 +13,68 @@ A window is a range of offsets, named after the hour at which it begins. A DAG t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
 from airflow.sdk import Context
+from airflow.triggers.base import BaseTrigger, TriggerEvent
 from sqlalchemy import Engine
 
-from logbus import errors, links, model, task_context
+from logbus import errors, model, task_context
 from logbus.hooks.warehouse import WarehouseHook
-from logbus.loads.stamped_hours import missing_of_stamped, windows_holding
-from logbus.sensors.window_sensor import POLL_SECONDS_DEFAULT, LedgerSensor, LedgerTrigger
-from logbus.windows.coverage import missing_span
+from logbus.loads.completeness import missing_of_stamped, missing_span, windows_holding
+from logbus.sensors.window_sensor import POLL_SECONDS_DEFAULT, LedgerSensor, LedgerTrigger, WindowSensor
+
+
+class WindowClosedSensor(WindowSensor):
+    """Passes once the run's data interval is closed. Returns the instant at which it closed.
+
+    :param lateness: how long after its end the hour stays open for records still on their way (default: five minutes)
+    """
+
+    def __init__(self, *, lateness: timedelta = model.LATENESS_DEFAULT, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self.lateness = lateness
+
+    def has_happened(self, context: Context) -> bool:
+        return self._now() >= self._closes_at(context)
+
+    def outcome(self, context: Context) -> str:
+        return model.instant_text(self._closes_at(context))
+
+    def trigger_for(self, context: Context) -> WindowClosedTrigger:
+        return WindowClosedTrigger(model.instant_text(self._closes_at(context)))
+
+    def _closes_at(self, context: Context) -> datetime:
+        return task_context.run_interval(context).end + self.lateness
+
+
+SLEEP_SECONDS_MAX = 30.0
+Sleep = Callable[[float], Awaitable[None]]
+
+
+class WindowClosedTrigger(BaseTrigger):
+    """Fires at `closes_at`, an instant as text because triggers are serialized between processes."""
+
+    def __init__(self, closes_at: str, now: Callable[[], datetime] = model.utc_now, sleep: Sleep = asyncio.sleep) -> None:
+        super().__init__()
+        self.closes_at = closes_at
+        self._now = now
+        self._sleep = sleep
+
+    def serialize(self) -> tuple[str, dict[str, Any]]:
+        return ("logbus.sensors.window_loaded.WindowClosedTrigger", {"closes_at": self.closes_at})
+
+    async def run(self) -> AsyncIterator[TriggerEvent]:
+        # In short sleeps: the wall clock counts, which is still right after a laptop was suspended or a clock set.
+        while (seconds := self._seconds_left()) > 0:
+            await self._sleep(min(seconds, SLEEP_SECONDS_MAX))
+        yield TriggerEvent({"closed_at": model.instant_text(self._now())})
+
+    def _seconds_left(self) -> float:
+        return (model.parse_instant(self.closes_at) - self._now()).total_seconds()
 
 
 class WindowLoadedSensor(LedgerSensor):
@@ -37,7 +91,7 @@ class WindowLoadedSensor(LedgerSensor):
     :param lateness: with `event_time`: how late a record may arrive and still be waited for; by default the pipeline's lateness
     """
 
-    operator_extra_links = (links.WindowLink(),)
+    operator_extra_links = (task_context.WindowLink(),)
     template_fields: Sequence[str] = ("pipeline_name", "warehouse_conn_id")
 
     def __init__(

@@ -30,9 +30,18 @@ from logbus.atomic_write import replace_atomically
 from logbus.errors import StateInUse, StateUnusable, TopicMissing, UnreadableLog
 from logbus.shipper import line_reader, merged_lines, timestamp_extractor
 from logbus.shipper import sources as files_seen
-from logbus.shipper.shipment import PRODUCER_DEFAULTS, Numbering, Progress, Sent, Shipment, open_delivery
+from logbus.shipper.shipment import (
+    PRODUCER_DEFAULTS,
+    Numbering,
+    Progress,
+    Sent,
+    Shipment,
+    TopicClient,
+    TopicTruncation,
+    open_delivery,
+    rewound,
+)
 from logbus.shipper.sources import FilePart, Fingerprint, Source
-from logbus.shipper.topic_client import TopicClient, TopicTruncation, rewound
 from logbus.waiting import Say, say_nothing
 
 PARTITIONS_DEFAULT = 3

@@ -1,4 +1,7 @@
-"""What may be wrong with a cluster, matter by matter: what `logbus cluster`, its `health` and `logbus doctor` say of it.
+"""What may be wrong with a cluster, matter by matter: what `logbus cluster`, its `health` and `logbus doctor` say of it; and what
+brokers say on their /health pages: logbus's own has one where `logbus.metrics.listener` is set, Apache Kafka none.
+
+A /health page on a broker's loopback is asked for only where that broker's own address is this machine's loopback, too.
 
 A matter has findings, or a sentence for when it has none. What brokers do not say over the wire, such as that ZooKeeper is away
 from one of them, or why a log cannot be used, is on their /health pages, where these can be reached.
@@ -6,15 +9,82 @@ from one of them, or why a log cannot be used, is on their /health pages, where 
 
 from __future__ import annotations
 
+import ipaddress
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from http.client import HTTPException
+from typing import Any
+from urllib.error import HTTPError
+from urllib.parse import urlsplit
+from urllib.request import ProxyHandler, build_opener
 
 from logbus import errors
+from logbus.errors import LogbusError
 from logbus.formatting import many, several
-from logbus.kafka import broker_health, client, cluster, reassignments
-from logbus.status.broker_checks import room
-from logbus.status.checks import Finding, Machine, Severity, error, note, ok, warning
+from logbus.kafka import client, cluster, reassignments
+from logbus.kafka.client import Client
+from logbus.kafka.cluster import LiveBroker
+from logbus.status.checks import Finding, Machine, Severity, error, note, ok, room, warning
+
+LISTENER = "logbus.metrics.listener"
+SECONDS_MAX = 5.0  # the page is made by the broker's loop, at once
+BYTES_MAX = 65_536
+OK = "ok"
+
+
+def troubles(client: Client, brokers: Iterable[LiveBroker]) -> dict[int, tuple[str, ...]]:
+    """The lines of each broker whose page can be reached; none where all is well."""
+    futures = [(broker, client.ask_broker_settings(broker.broker_id)) for broker in brokers]
+    by_broker: dict[int, tuple[str, ...]] = {}
+    for broker, future in futures:
+        settings: Any = client.outcome(future, str(broker.broker_id))
+        if isinstance(settings, LogbusError) or LISTENER not in settings:
+            continue
+        url = page_url(str(settings[LISTENER].value or ""), broker.host)
+        if url is not None and (lines := read_page(url)) is not None:
+            by_broker[broker.broker_id] = lines
+    return by_broker
+
+
+def page_url(listener: str, broker_host: str) -> str | None:
+    """Where the page of a broker that clients reach at `broker_host` is; None if it has none, or if it is not for us."""
+    parts = urlsplit(listener)
+    if not parts.port:
+        return None
+    host = parts.hostname or ""
+    if _is_everywhere(host):
+        host = broker_host
+    elif _is_loopback(host) and not _is_loopback(broker_host):
+        return None
+    return f"http://{f'[{host}]' if ':' in host else host}:{parts.port}/health"
+
+
+def read_page(url: str) -> tuple[str, ...] | None:
+    """What is wrong there; None without an answer."""
+    opener = build_opener(ProxyHandler({}))  # a proxy would look from another machine
+    with suppress(OSError, HTTPException):
+        try:
+            with opener.open(url, timeout=SECONDS_MAX) as answer:
+                text = answer.read(BYTES_MAX)
+        except HTTPError as unwell:
+            text = unwell.read(BYTES_MAX)
+        return tuple(line for line in text.decode(errors="replace").splitlines() if line and line != OK)
+    return None
+
+
+def _is_loopback(host: str) -> bool:
+    with suppress(ValueError):
+        return ipaddress.ip_address(host).is_loopback
+    return host == "localhost"
+
+
+def _is_everywhere(host: str) -> bool:
+    with suppress(ValueError):
+        return ipaddress.ip_address(host).is_unspecified
+    return not host
+
 
 NAMED_MAX = 5
 WORST_FIRST = (Severity.ERROR, Severity.WARNING, Severity.NOTE, Severity.OK)
@@ -43,7 +113,7 @@ def read_cluster(asking: client.Client) -> ClusterReading:
     return ClusterReading(
         facts=facts,
         throttles=reassignments.Reassignments(asking).throttles(facts),
-        troubles=broker_health.troubles(asking, facts.brokers),
+        troubles=troubles(asking, facts.brokers),
     )
 
 

@@ -23,9 +23,9 @@ from sqlalchemy import Engine
 from logbus import errors, model
 from logbus.kafka.topic_list import Kind, LogBatches, Question, TopicDescription
 from logbus.kafka.topics import OffsetAndTimestamp, TopicFacts
-from logbus.status import ledger_totals, retention_plan, retention_run, window_facts
+from logbus.status import ledger_facts, retention_plan, retention_run
 from logbus.status.lag import Lag, lag_over
-from logbus.status.window_facts import Loaded
+from logbus.status.ledger_facts import Loaded
 from logbus.windows import missing, pipeline_chains, registration, sql_errors
 from logbus.windows.rows import Row, pipeline_rows, to_pipeline
 
@@ -276,7 +276,7 @@ class Registered:
     dag_ids: Mapping[str, Sequence[str]]
     loaded: Mapping[str, Loaded]
     newest_ends: Mapping[str, datetime]
-    tables: Sequence[ledger_totals.TableFacts]  # that something else loads, as they were last audited
+    tables: Sequence[ledger_facts.TableFacts]  # that something else loads, as they were last audited
 
     @property
     def names(self) -> list[str]:
@@ -293,9 +293,9 @@ def read_registered(engine: Engine, now: datetime) -> Registered:
             rows=pipeline_rows(connection),
             policies=retention_run.policies_by_topic(connection),
             dag_ids=registration.dags_by_pipeline(connection),
-            loaded=window_facts.loaded_by_pipeline(connection, now),
-            newest_ends=window_facts.newest_ends(connection),
-            tables=ledger_totals.read_tables(connection),
+            loaded=ledger_facts.loaded_by_pipeline(connection, now),
+            newest_ends=ledger_facts.newest_ends(connection),
+            tables=ledger_facts.read_tables(connection),
         )
 
 

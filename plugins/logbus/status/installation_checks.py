@@ -10,7 +10,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from logbus import java, spark_submit
+from logbus import spark_submit
 from logbus.formatting import first_line
 from logbus.status.checks import Finding, Machine, error, note, ok, warning
 
@@ -25,10 +25,10 @@ def check_java(machine: Machine) -> Iterator[Finding]:
     program = str(Path(home) / "bin" / "java") if home else machine.which("java")
     output = machine.run([program, "-version"]) if program is not None else None
     text = "" if output is None else output.text
-    trouble = java.problem(program, None if output is None else output.status, text, is_named=bool(home))
+    trouble = spark_submit.problem(program, None if output is None else output.status, text, is_named=bool(home))
     if trouble is not None:
-        yield error("java", trouble.removesuffix(f": {java.INSTALL}"), java.INSTALL)
-    elif (java_version := java.version(text)) is not None:
+        yield error("java", trouble.removesuffix(f": {spark_submit.INSTALL}"), spark_submit.INSTALL)
+    elif (java_version := spark_submit.version(text)) is not None:
         yield ok("java", f"{java_version[1]} ({program})" + ("" if home else "; JAVA_HOME is not set and need not be"))
 
 

@@ -18,10 +18,10 @@ from sqlalchemy import Connection, Select, func, select
 from logbus import errors, model
 from logbus.formatting import first_line, many, several
 from logbus.kafka.topics import LogAdmin
-from logbus.loads import attempts, stamped_hours, task_logins
+from logbus.loads import attempts, completeness, roles
 from logbus.loads.attempts import end_expired
 from logbus.loads.ledger import Ledger
-from logbus.status import checks, ledger_totals, retention_run
+from logbus.status import checks, ledger_facts, retention_run
 from logbus.windows import log_changes, missing, rows, schema
 
 WINDOW, ATTEMPT = schema.window, schema.attempt
@@ -53,7 +53,7 @@ class Case:
     @property
     def is_frozen(self) -> bool:
         """Whether there are any windows."""
-        return any(ledger_totals.read_windows(self.ledger.engine)[self.pipeline.name].windows.values())
+        return any(ledger_facts.read_windows(self.ledger.engine)[self.pipeline.name].windows.values())
 
     @property
     def unloaded(self) -> list[model.FrozenWindow]:
@@ -131,7 +131,7 @@ def _check_rights(case: Case) -> Iterator[checks.Finding]:
 def _check_task_logins(case: Case) -> Iterator[checks.Finding]:
     """Had the tasks of the last load logins of their own, and is one left of a job which is over?"""
     with case.ledger.engine.connect() as connection:
-        left = task_logins.left_over(connection, case.pipeline.name)
+        left = roles.left_over(connection, case.pipeline.name)
         note = connection.scalar(
             select(ATTEMPT.c.task_logins_note)
             .join(WINDOW, (WINDOW.c.id == ATTEMPT.c.window_id) & (WINDOW.c.loaded_attempt == ATTEMPT.c.number))
@@ -139,11 +139,11 @@ def _check_task_logins(case: Case) -> Iterator[checks.Finding]:
             .order_by(WINDOW.c.starts_at.desc())
             .limit(1)
         )
-    if note and not note.startswith(task_logins.NO_LOGIN):  # without logins there are no secrets that could leak
+    if note and not note.startswith(roles.NO_LOGIN):  # without logins there are no secrets that could leak
         advice = "it works without; docs/security.md says what logins of their own take"
         yield checks.note(case.subject, f"Spark's tasks have the driver's rights: {note}", advice)
     if left:
-        named = several([login for logins in left for login in task_logins.names_of(logins)], NAMED_MAX)
+        named = several([login for logins in left for login in roles.names_of(logins)], NAMED_MAX)
         yield checks.warning(case.subject, f"logins of tasks whose driver was killed: {named}", "its next load deletes them")
 
 
@@ -259,7 +259,7 @@ def _check_stamps(case: Case) -> Iterator[checks.Finding]:
     """Do the newest hours hold the records that are stamped with them?"""
     name = case.pipeline.name
     with case.ledger.engine.connect() as connection:
-        for stamped_note in stamped_hours.elsewhere_notes(connection, {name}):
+        for stamped_note in completeness.elsewhere_notes(connection, {name}):
             yield checks.note(
                 case.subject,
                 stamped_note.removeprefix(f"{name}: "),

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from logbus import errors, model
 from logbus.formatting import many, several
 from logbus.kafka.topics import OffsetLog, TopicFacts
-from logbus.loads.comparison import WindowReading
+from logbus.loads.history import WindowReading
 from logbus.loads.ledger import Ledger, refuse_busy
 from logbus.status.retention_run import RetentionStore
 from logbus.windows import log_changes, rows

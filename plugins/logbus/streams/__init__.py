@@ -1,1 +1,3 @@
-"""Streams: aggregates computed as records arrive, in epochs that the ledger chains, and proven against the loaded hour."""
+"""What is computed beside the load: hourly aggregates over event hours, and streams: aggregates, rows and joins of what arrives,
+in epochs that the ledger chains, each proven against the loaded hour.
+"""

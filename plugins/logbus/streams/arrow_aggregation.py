@@ -28,9 +28,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from logbus import expressions, model
-from logbus.aggregates.definition import WINDOW_START, Aggregate
 from logbus.expressions import Condition, IsNull, Junction, Negation, OneOf, ValueComparison
 from logbus.parsing.batches import TIMESTAMP, arrow_type
+from logbus.streams.aggregate_definition import WINDOW_START, Aggregate
 from logbus.streams.definition import ARRIVED_HOUR
 from logbus.windows.table_names import quoted
 

@@ -11,7 +11,7 @@ from datetime import timedelta
 from typing import Any
 
 from logbus import errors, expressions, model
-from logbus.aggregates import definition as aggregates
+from logbus.streams import aggregate_definition
 from logbus.windows import table_names
 
 WINDOW_DEFAULT = "1m"
@@ -77,7 +77,7 @@ class Stream:
     """`max_offsets_per_trigger` and `trigger` are Spark's: an epoch has at most so many offsets of all partitions together, and
     begins at most so often. `lookup`: of an aggregate."""
 
-    content: aggregates.Aggregate | LiveRows
+    content: aggregate_definition.Aggregate | LiveRows
     lookup: Lookup | None = None
     max_offsets_per_trigger: int = MAX_OFFSETS_DEFAULT
     trigger: timedelta = TRIGGER_DEFAULT
@@ -121,7 +121,7 @@ def of_ledger(row: Mapping[Any, Any]) -> Stream:
     definition = row["definition"]
     lookup = definition.get("lookup")
     return Stream(
-        content=live_rows_of_ledger(row) if definition.get("kind") == ROWS else aggregates.of_ledger(row),
+        content=live_rows_of_ledger(row) if definition.get("kind") == ROWS else aggregate_definition.of_ledger(row),
         lookup=lookup and Lookup(table=lookup["table"], on=lookup["on"], columns=tuple(lookup["columns"])),
         max_offsets_per_trigger=definition["max_offsets_per_trigger"],
         trigger=timedelta(seconds=definition["trigger_seconds"]),
@@ -139,7 +139,7 @@ def define_stream(
     *,
     keys: Sequence[str],
     measures: Mapping[str, expressions.Measure],
-    event_time: str = aggregates.EVENT_TIME_DEFAULT,
+    event_time: str = aggregate_definition.EVENT_TIME_DEFAULT,
     window: str | timedelta = WINDOW_DEFAULT,
     where: str | None = None,
     lookup: Lookup | None = None,
@@ -148,7 +148,7 @@ def define_stream(
     max_offsets_per_trigger: int = MAX_OFFSETS_DEFAULT,
 ) -> Stream:
     """The stream of that name, whose view has the same name unless another is given. `UserError` for what no epoch could do."""
-    aggregate = aggregates.define_aggregate(
+    aggregate = aggregate_definition.define_aggregate(
         name,
         pipeline,
         keys=keys,
@@ -180,7 +180,7 @@ def define_live_rows(
     def wrong(message: str) -> errors.UserError:
         return errors.UserError(f"stream {name!r}: {message}")
 
-    its_table = aggregates.table_for(name, pipeline, table, "stream", wrong)
+    its_table = aggregate_definition.table_for(name, pipeline, table, "stream", wrong)
     if isinstance(columns, str) or not columns or not all(isinstance(column, str) for column in columns):
         raise wrong(f"columns is a list of columns of the pipeline's table; got {columns!r}")
     if twice := sorted({column for column in columns if [*columns].count(column) > 1}):
@@ -204,20 +204,23 @@ def _refuse_own_columns(name: str, columns: Iterable[str], own: Sequence[str]) -
             raise errors.UserError(f"stream {name!r}: {column!r} is a column of its own table: give yours another name")
 
 
-def _check_lookup(aggregate: aggregates.Aggregate, lookup: Lookup) -> None:
+def _check_lookup(aggregate: aggregate_definition.Aggregate, lookup: Lookup) -> None:
     wrong = f"stream {aggregate.name!r}: lookup="
     table_names.check_target(lookup.table)
     if lookup.on not in aggregate.keys:
         raise errors.UserError(f"{wrong}: on={lookup.on!r} is none of the keys: {', '.join(aggregate.keys) or 'there are none'}")
     if isinstance(lookup.columns, str) or not lookup.columns:
         raise errors.UserError(f"{wrong}: columns is a list of columns of {lookup.table}; got {lookup.columns!r}")
-    own = {aggregates.WINDOW_START, *aggregate.keys, *aggregate.measures} - {lookup.on}
+    own = {aggregate_definition.WINDOW_START, *aggregate.keys, *aggregate.measures} - {lookup.on}
     if twice := sorted(own.intersection(lookup.columns)):
         raise errors.UserError(f"{wrong}: the view has a column {twice[0]!r} already: give yours another name")
 
 
 def _stream(
-    content: aggregates.Aggregate | LiveRows, lookup: Lookup | None, trigger: str | timedelta, max_offsets_per_trigger: int
+    content: aggregate_definition.Aggregate | LiveRows,
+    lookup: Lookup | None,
+    trigger: str | timedelta,
+    max_offsets_per_trigger: int,
 ) -> Stream:
     name = content.name
     pace = trigger if isinstance(trigger, timedelta) else _pace(name, trigger)

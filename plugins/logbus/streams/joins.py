@@ -16,8 +16,8 @@ import sqlalchemy as sa
 from sqlalchemy.exc import ProgrammingError
 
 from logbus import errors, model, pipeline_definition
-from logbus.aggregates.definition import EVENT_TIME_DEFAULT
 from logbus.loads import target
+from logbus.streams.aggregate_definition import EVENT_TIME_DEFAULT
 from logbus.streams.definition import (
     ARRIVED_HOUR,
     MAX_ROWS_DEFAULT,

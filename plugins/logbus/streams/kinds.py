@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from logbus.aggregates.definition import Aggregate
+from logbus.streams.aggregate_definition import Aggregate
 from logbus.streams.arrow_aggregation import Aggregator
 from logbus.streams.definition import LiveRows, Stream
 from logbus.windows.table_names import TableName

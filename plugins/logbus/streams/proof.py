@@ -24,14 +24,14 @@ import sqlalchemy as sa
 from sqlalchemy.dialects.postgresql import insert
 
 from logbus import errors, fingerprint, model
-from logbus.aggregates.aggregation import begin_snapshot
-from logbus.aggregates.proof import DIFFERENCES_MAX, PROBLEMS_KEPT_MAX, PROBLEMS_SHOWN_MAX, difference_sentences
 from logbus.formatting import many, several
 from logbus.loads import target
 from logbus.streams import epochs, stream_ledger
+from logbus.streams.aggregate_listing import DIFFERENCES_MAX, PROBLEMS_KEPT_MAX, PROBLEMS_SHOWN_MAX, difference_sentences
 from logbus.streams.definition import Stream, of_ledger
 from logbus.streams.epoch_commit import add_parts, parts_of, repair_in
 from logbus.streams.epochs import EpochPart, LoadedPart
+from logbus.streams.hourly_aggregates import begin_snapshot
 from logbus.streams.kinds import arrival_table, loaded_windows
 from logbus.streams.listing import BEHIND, DIFFERENT, IS_AUDITED, IS_SAME_LOAD, PROVEN
 from logbus.streams.statements import WindowStatements

@@ -5,7 +5,7 @@ The view is the pipeline's loaded rows and the tail's of those hours of which no
 the pipeline's table and not the ledger. A load attaches the hour's rows as a partition, and a statement sees those partitions
 that it was planned with: the ledger may be newer than them, and then the hour would be in neither half. Asked twice in one
 statement, the same table gives the same answer. So each record is in the view once, whatever is loaded meanwhile; except that a
-window which is frozen otherwise than foreseen (logbus.streams.epoch_plan) may show a record twice, or not, if it is loaded
+window which is frozen otherwise than foreseen (logbus.streams.epochs) may show a record twice, or not, if it is loaded
 before the stream has repaired its hour.
 """
 
@@ -20,10 +20,18 @@ import pyarrow as pa
 from sqlalchemy import TextClause, text
 
 from logbus import errors, expressions
-from logbus.aggregates.statements import OF_WINDOWS, only_in_one
 from logbus.parsing.batches import TIMESTAMP, arrow_type
 from logbus.streams.definition import ARRIVED_HOUR, ORIGIN, LiveRows
-from logbus.streams.statements import OF_HOUR, LoadedTable, deletion_of_hours, drops, rows_of_hours, rows_of_windows
+from logbus.streams.statements import (
+    OF_HOUR,
+    OF_WINDOWS,
+    LoadedTable,
+    deletion_of_hours,
+    drops,
+    only_in_one,
+    rows_of_hours,
+    rows_of_windows,
+)
 from logbus.windows.table_names import TableName, by_arrival, parse_table, quoted
 
 JSONB = "jsonb"

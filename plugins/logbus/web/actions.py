@@ -20,7 +20,7 @@ from logbus.loads.history import AttemptRecord, WindowHistory, window_history
 from logbus.loads.ledger import Ledger
 from logbus.status import replay
 from logbus.status.replay import Span
-from logbus.web import access, dag_runs, request_context
+from logbus.web import details, request_context
 
 REDRIVE_DAG = "logbus_redrive"
 SINK_WITH_ROWS = "postgres"  # the one that is changed row by row
@@ -38,7 +38,7 @@ class Hour:
         self.context, self.pipeline, begin = context, pipeline, request_context.wanted_instant(start)
         with request_context.http_errors():
             engine = context.source.engine()
-            self.dag_ids = access.require_visible(engine, pipeline, context.user)
+            self.dag_ids = request_context.require_visible(engine, pipeline, context.user)
             self.registered = registered = Ledger(engine).pipeline(pipeline)
             try:
                 self.frozen: WindowHistory | None = window_history(engine, pipeline, begin)
@@ -138,14 +138,14 @@ def _why_no_redrive(target: Target) -> str | None:
         )
     if target.dag_ids and not _dags_allowed(target, "POST"):
         return f"you may not trigger runs of {' or '.join(target.dag_ids)}: an Airflow administrator can give you the right"
-    if not access.may_change_runs(target.context.user, REDRIVE_DAG, "POST"):
+    if not request_context.may_change_runs(target.context.user, REDRIVE_DAG, "POST"):
         return f"you may not trigger runs of {REDRIVE_DAG}: an Airflow administrator can give you the right"
     return _why_idle(REDRIVE_DAG)
 
 
 def _why_idle(dag_id: str) -> str | None:
     """Why Airflow would start no run of a Dag that the caller may run."""
-    is_paused = access.is_paused(dag_id)
+    is_paused = request_context.is_paused(dag_id)
     if is_paused is None:
         where = ": dags/redrive.py makes it, put it into Airflow's dags folder" if dag_id == REDRIVE_DAG else ""
         return f"Airflow has no Dag {dag_id}{where}"
@@ -156,7 +156,7 @@ def _dags_allowed(hour: Hour, method: str) -> list[str]:
     """The Dags of the pipeline whose runs the caller may change; that of the last attempt first."""
     last = [attempt.task.dag_id for attempt in reversed(hour.attempts) if attempt.task is not None]
     ordered = sorted(hour.dag_ids, key=lambda dag_id: last.index(dag_id) if dag_id in last else len(last))
-    return [dag_id for dag_id in ordered if access.may_change_runs(hour.context.user, dag_id, method)]
+    return [dag_id for dag_id in ordered if request_context.may_change_runs(hour.context.user, dag_id, method)]
 
 
 def by_hand(hour: Hour) -> str:
@@ -169,12 +169,12 @@ def command_of(hour: Hour) -> str:
     return f"logbus replay run --pipeline {hour.pipeline} --window {model.instant_text(hour.interval.start)}"
 
 
-@router.post("/rerun", dependencies=[Depends(access.require_same_origin)])
+@router.post("/rerun", dependencies=[Depends(request_context.require_same_origin)])
 async def rerun(request: Request, hour: HourDep) -> Response:
     """Clears the Dag run of the hour; if there is none, triggers one. The run freezes the hour if it is not frozen yet."""
     await _raise_if_not_allowed(_why_no_rerun, hour)
     allowed = await run_in_threadpool(_dags_allowed, hour, "PUT")
-    airflow = dag_runs.AirflowRest(request)
+    airflow = details.AirflowRest(request)
     if (run := await _run_of(airflow, hour, allowed)) is not None:
         await _raise_if_not_allowed(_why_idle, run.dag_id)
         if not run.is_over:
@@ -187,7 +187,7 @@ async def rerun(request: Request, hour: HourDep) -> Response:
     raise HTTPException(409, f"no run of {' or '.join(allowed)} covers exactly this hour; {by_hand(hour)}")
 
 
-async def _run_of(airflow: dag_runs.AirflowRest, hour: Hour, dag_ids: Sequence[str]) -> dag_runs.DagRun | None:
+async def _run_of(airflow: details.AirflowRest, hour: Hour, dag_ids: Sequence[str]) -> details.DagRun | None:
     """The run whose data interval is the window. A run that loaded it along with its own hour, or among many, does not count."""
     runs = [run for dag_id in dag_ids for run in await airflow.runs_at(dag_id, hour.interval.start)]
     for attempt in reversed(hour.attempts):
@@ -197,7 +197,7 @@ async def _run_of(airflow: dag_runs.AirflowRest, hour: Hour, dag_ids: Sequence[s
     return next((run for run in runs if run.interval == hour.interval), None)
 
 
-async def _hourly_dag(airflow: dag_runs.AirflowRest, hour: Hour, dag_ids: Sequence[str]) -> str | None:
+async def _hourly_dag(airflow: details.AirflowRest, hour: Hour, dag_ids: Sequence[str]) -> str | None:
     """A Dag whose runs have data intervals as long as the hour; of a day, however many hours it has."""
     grid = hour.registered.grid
     alike = grid if grid.has(hour.interval) else model.Grid(hour.interval.end - hour.interval.start)
@@ -214,7 +214,7 @@ def _fields_of(interval: model.Interval) -> dict[str, str]:
     return {"logical_date": start, "data_interval_start": start, "data_interval_end": end, "run_after": end}
 
 
-@router.post("/redrive", dependencies=[Depends(access.require_same_origin)])
+@router.post("/redrive", dependencies=[Depends(request_context.require_same_origin)])
 async def redrive(request: Request, target: TargetDep) -> Response:
     """Triggers the Dag that parses the window's dead letters again and audits it."""
     await _raise_if_not_allowed(_why_no_redrive, target)
@@ -225,7 +225,7 @@ async def redrive(request: Request, target: TargetDep) -> Response:
         "warehouse_conn_id": target.context.warehouse_conn_id,
     }
     return done(
-        "the dead letters are being parsed again", await dag_runs.AirflowRest(request).trigger(REDRIVE_DAG, {"conf": conf})
+        "the dead letters are being parsed again", await details.AirflowRest(request).trigger(REDRIVE_DAG, {"conf": conf})
     )
 
 
@@ -235,8 +235,8 @@ async def _raise_if_not_allowed(why_not_of: Callable[[Asked], str | None], targe
         raise HTTPException(403 if why_not.startswith("you may not") else 409, why_not)
 
 
-def done(message: str, run: dag_runs.DagRun) -> Response:
-    url = dag_runs.run_url(run.run_id, run.dag_id)
+def done(message: str, run: details.DagRun) -> Response:
+    url = details.run_url(run.run_id, run.dag_id)
     return request_context.answer({"ok": True, "message": message, "dag_id": run.dag_id, "run_id": run.run_id, "url": url})
 
 

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from logbus.formatting import first_line, many
 from logbus.kafka.topics import age_kept, deletes, end_of
 from logbus.model import EPOCH, FrozenWindow, Interval, Pipeline, instant_text, uncovered
-from logbus.status import fleet, retention_plan, window_facts
+from logbus.status import fleet, ledger_facts, retention_plan
 from logbus.windows.missing import Gap
 
 # An hour whose records expire within this time gets a colour of its own. With short retention, within a quarter of that.
@@ -83,7 +83,7 @@ class Cell(NamedTuple):
 
 
 def text_of(instant: int) -> str:
-    return instant_text(EPOCH + instant * window_facts.MICROSECOND)
+    return instant_text(EPOCH + instant * ledger_facts.MICROSECOND)
 
 
 def columns_of(cells: Sequence[Cell], interval: timedelta) -> dict[str, Any]:
@@ -94,7 +94,7 @@ def columns_of(cells: Sequence[Cell], interval: timedelta) -> dict[str, Any]:
     position, and present if they are not what its state implies: a loaded cell has loaded all of its records but the dead
     letters, one that was tried had one attempt.
     """
-    usual, runs = interval // window_facts.MICROSECOND, list[dict[str, Any]]()
+    usual, runs = interval // ledger_facts.MICROSECOND, list[dict[str, Any]]()
     rare: dict[str, dict[str, Any]] = {"loaded": {}, "dead_lettered": {}, "lost": {}, "attempts": {}, "note": {}, "of_run": {}}
     follows = None
     for position, cell in enumerate(cells):
@@ -105,7 +105,7 @@ def columns_of(cells: Sequence[Cell], interval: timedelta) -> dict[str, Any]:
         else:
             runs.append({"start": text_of(start), "count": 1})
             if length != usual:
-                runs[-1]["seconds"] = length * window_facts.MICROSECOND.total_seconds()
+                runs[-1]["seconds"] = length * ledger_facts.MICROSECOND.total_seconds()
         follows = (end, length)
         if loaded != ((records or 0) - dead_lettered if state in IS_LOADED else 0):
             rare["loaded"][str(position)] = loaded
@@ -125,7 +125,7 @@ def columns_of(cells: Sequence[Cell], interval: timedelta) -> dict[str, Any]:
 
 
 def cells_of(
-    reading: fleet.PipelineReading, windows: Sequence[window_facts.WindowFacts], span: Interval, now: datetime
+    reading: fleet.PipelineReading, windows: Sequence[ledger_facts.WindowFacts], span: Interval, now: datetime
 ) -> list[Cell]:
     """By time; `windows` are those of the pipeline in the span."""
     gone = _gone_by_start(reading)
@@ -135,14 +135,14 @@ def cells_of(
     return sorted(_with_losses(unfrozen, reading) + frozen, key=attrgetter("start"))
 
 
-def _window_cell(reading: fleet.PipelineReading, window: window_facts.WindowFacts, gone: int, now: datetime) -> Cell:
+def _window_cell(reading: fleet.PipelineReading, window: ledger_facts.WindowFacts, gone: int, now: datetime) -> Cell:
     state = window_state(reading, window, gone, now)
     note = _window_note(window, gone)
     counts = (window.records, window.loaded, window.dead_lettered, window.lost + gone, window.attempts)
     return Cell(window.start, window.end, state, *counts, note, window.of_run)
 
 
-def window_state(reading: fleet.PipelineReading, window: window_facts.WindowFacts, gone: int, now: datetime) -> CellState:
+def window_state(reading: fleet.PipelineReading, window: ledger_facts.WindowFacts, gone: int, now: datetime) -> CellState:
     """In the order of `CellState`."""
     # A loss comes first even if the hour is loaded and audited: what was loaded of it was all that was left, and a
     # green cell would hide that it was not all there was.
@@ -159,10 +159,10 @@ def window_state(reading: fleet.PipelineReading, window: window_facts.WindowFact
 
 
 def _interval_of(start: int, end: int) -> Interval:
-    return Interval(EPOCH + start * window_facts.MICROSECOND, EPOCH + end * window_facts.MICROSECOND)
+    return Interval(EPOCH + start * ledger_facts.MICROSECOND, EPOCH + end * ledger_facts.MICROSECOND)
 
 
-def _window_note(window: window_facts.WindowFacts, gone: int) -> str | None:
+def _window_note(window: ledger_facts.WindowFacts, gone: int) -> str | None:
     """One sentence that says why, if the state needs one."""
     if gone:
         return f"retention has deleted {many(gone, 'record')} that had not been loaded"
@@ -182,7 +182,7 @@ def _gone_by_start(reading: fleet.PipelineReading) -> dict[int, int]:
     if reading.chain.is_other_topic or not reading.starts:
         return {}
     gone_counts = (
-        (window_facts.micros(window.interval.start), _gone_of(window, reading.starts)) for window in reading.chain.windows
+        (ledger_facts.micros(window.interval.start), _gone_of(window, reading.starts)) for window in reading.chain.windows
     )
     return {start: gone for start, gone in gone_counts if gone}
 
@@ -211,8 +211,8 @@ def _unfrozen_hours(
         return
     start, end = max(ours.start, pipeline.grid.floor(span.start)), min(ours.end, span.end)
     # The last gap is endless, because an hour may extend beyond `end`.
-    for gap in uncovered(window_facts.micros(start), window_facts.micros(END_OF_TIME), covered):
-        gap_start, gap_end = (EPOCH + instant * window_facts.MICROSECOND for instant in gap)
+    for gap in uncovered(ledger_facts.micros(start), ledger_facts.micros(END_OF_TIME), covered):
+        gap_start, gap_end = (EPOCH + instant * ledger_facts.MICROSECOND for instant in gap)
         # A window may be frozen by hand for an interval off the grid of hours: the next cell begins at the grid again.
         for hour in pipeline.grid.windows(pipeline.grid.ceiling(gap_start), gap_end):
             if hour.start >= end:
@@ -276,7 +276,7 @@ def waiting_cell(reading: fleet.PipelineReading, hour: Interval, now: datetime) 
 
 
 def not_frozen(hour: Interval, state: CellState, note: str | None = None) -> Cell:
-    return Cell(window_facts.micros(hour.start), window_facts.micros(hour.end), state, None, note=note)
+    return Cell(ledger_facts.micros(hour.start), ledger_facts.micros(hour.end), state, None, note=note)
 
 
 def _with_losses(unfrozen: Sequence[Cell], reading: fleet.PipelineReading) -> list[Cell]:

@@ -39,12 +39,12 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 from sqlalchemy import Engine
 
-from logbus.aggregates import listing as aggregates
 from logbus.errors import UserError
 from logbus.kafka.client import SLOW_SECONDS_MAX, Client
 from logbus.kafka.topic_list import TopicBatches
 from logbus.loads.engine import connect, warehouse_url
-from logbus.status import fleet, kafka_reading, ledger_totals
+from logbus.status import fleet, ledger_facts
+from logbus.streams import aggregate_listing as aggregates
 from logbus.streams import listing as streams
 from logbus.web import metrics
 from logbus.web.metrics import COUNTER, ExportedMetric, Sample
@@ -62,8 +62,8 @@ class PipelineCollector(Collector):
 
     def __init__(self, sources: Sources, limits: Limits) -> None:
         self._sources, self._limits = sources, limits
-        self._arrivals = kafka_reading.Arrivals()
-        self.broker: Reading[kafka_reading.KafkaReading] = self._reading("broker", self._read_kafka)
+        self._arrivals = metrics.Arrivals()
+        self.broker: Reading[metrics.KafkaReading] = self._reading("broker", self._read_kafka)
         self.ledger: Reading[LedgerFigures] = self._reading("ledger", self._read_ledger)
         self.lag: Reading[fleet.LagReading] = self._reading("lag", self._read_lags)
 
@@ -111,7 +111,7 @@ class PipelineCollector(Collector):
             answers_first_seconds=0.0,
         )
 
-    def _read_kafka(self) -> kafka_reading.KafkaReading:
+    def _read_kafka(self) -> metrics.KafkaReading:
         reading, now = self._sources.kafka.read(), self._sources.monotonic()
         self._arrivals.observe(reading.ends, now)
         waiting = {
@@ -124,9 +124,9 @@ class PipelineCollector(Collector):
 
     def _read_ledger(self) -> LedgerFigures:
         engine, seconds_max = self._sources.engine(), self._limits.reading_seconds_max
-        with ledger_totals.one_moment(engine, timeout_seconds=seconds_max) as connection:
+        with ledger_facts.one_moment(engine, timeout_seconds=seconds_max) as connection:
             return LedgerFigures(
-                totals=ledger_totals.read_all(connection),
+                totals=ledger_facts.read_all(connection),
                 aggregates=aggregates.all_statuses(connection),
                 streams=streams.all_statuses(connection, self._sources.now()),
             )
@@ -139,7 +139,7 @@ class PipelineCollector(Collector):
 class LedgerFigures:
     """What the ledger says of pipelines, and of what is computed from them."""
 
-    totals: ledger_totals.LedgerReading
+    totals: ledger_facts.LedgerReading
     aggregates: Sequence[aggregates.AggregateStatus]
     streams: Sequence[streams.StreamStatus]
 
@@ -201,7 +201,7 @@ class Sources:
     """What the exporter reads from. `engine` raises `WarehouseUnavailable` while the warehouse is down."""
 
     engine: Callable[[], Engine]
-    kafka: kafka_reading.KafkaReader
+    kafka: metrics.KafkaReader
     now: Callable[[], datetime]
     cluster_name: str | None = None
     monotonic: Callable[[], float] = time.monotonic
@@ -221,7 +221,7 @@ def make_sources(
     client = Client(client_config, timeout_seconds=limits.deadline_seconds, slow_seconds_max=limits.reading_seconds_max)
     return Sources(
         engine=LazyEngine(_patient_connection(url), time.monotonic, limits.max_age_seconds).get,
-        kafka=kafka_reading.KafkaReader(client, topic_filter=topic_filter, group_filter=group_filter),
+        kafka=metrics.KafkaReader(client, topic_filter=topic_filter, group_filter=group_filter),
         now=now,
         cluster_name=cluster_name,
     )

@@ -17,10 +17,10 @@ from sqlalchemy import Engine
 
 from logbus import errors, model
 from logbus.kafka import topic_list
-from logbus.status import window_facts
+from logbus.status import ledger_facts
 from logbus.status.fleet import PipelineReading, Registered, read_chains, read_pipelines, read_registered
 from logbus.status.lag import Lag
-from logbus.status.window_facts import LOADED_WITHIN, Loaded, Series, WindowFacts, micros
+from logbus.status.ledger_facts import LOADED_WITHIN, Loaded, Series, WindowFacts, micros
 from logbus.web.cells import Cell, cells_of, columns_of, expires_at, gone_by_partition, waiting_cell
 from logbus.windows.pipeline_chains import PipelineChain
 from logbus.windows.rows import Row, to_pipeline
@@ -86,8 +86,8 @@ def read(engine: Engine, log: topic_list.LogBatches, rates: topic_list.ProduceRa
 def read_span(engine: Engine, span: model.Interval, run: tuple[str, str] | None = None) -> SpanReading:
     """`run` marks the hours that a Dag run (dag id, run id) worked on."""
     with engine.connect() as connection:
-        windows = window_facts.windows_in(connection, span, run)
-        return SpanReading(span=span, windows=windows, loaded=window_facts.loaded_in_steps(connection, span))
+        windows = ledger_facts.windows_in(connection, span, run)
+        return SpanReading(span=span, windows=windows, loaded=ledger_facts.loaded_in_steps(connection, span))
 
 
 def _pipelines_or_error(
@@ -220,7 +220,7 @@ def _pipeline_json(
     ledger: SpanReading,
 ) -> dict[str, Any]:
     pipeline, cells = reading.pipeline, cells_of(reading, windows, ledger.span, fleet.at)
-    series = window_facts.series(pipeline.name, windows, ledger.loaded, ledger.span)
+    series = ledger_facts.series(pipeline.name, windows, ledger.loaded, ledger.span)
     return {
         "name": pipeline.name,
         "topic": pipeline.topic,

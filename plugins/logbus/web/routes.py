@@ -16,12 +16,12 @@ from fastapi import APIRouter, Depends, HTTPException, Path, Query, Request, Res
 from logbus import errors, model
 from logbus.kafka import console_consumer, topic_list
 from logbus.kafka.groups import group_json
-from logbus.loads import record_trace
-from logbus.loads.frozen_schemas import book_of
+from logbus.loads import dead_letters
+from logbus.loads.commit_checks import book_of
+from logbus.parsing.decoders import SchemaBook
 from logbus.pipeline_settings import SCHEMA_PARSERS
-from logbus.schemas.schema_book import SchemaBook
-from logbus.status import fleet, window_facts
-from logbus.web import access, actions, dag_runs, details, live_tail, overview, request_context, sources, topic_records
+from logbus.status import fleet, ledger_facts
+from logbus.web import actions, details, overview, request_context, sources, topic_records
 from logbus.web.overview import HOURS_DEFAULT, HOURS_MAX, FleetReading, View
 from logbus.web.reading import REFRESH_SECONDS
 from logbus.windows import log_changes, sql_errors
@@ -39,7 +39,7 @@ async def interval_of_run(request: Request, dag_id: str | None = None, run_id: s
     if dag_id is None or run_id is None:
         return None
     try:
-        run = await dag_runs.AirflowRest(request).run(dag_id, run_id)
+        run = await details.AirflowRest(request).run(dag_id, run_id)
     except HTTPException:
         return None
     return None if run is None else run.interval
@@ -98,7 +98,7 @@ def get_overview(
             "warehouse": warehouse,
             "broker": broker,
             "dag_ids": dag_ids,
-            "paused_dag_ids": access.paused_dags({listed_id for listed in dag_ids.values() for listed_id in listed}),
+            "paused_dag_ids": request_context.paused_dags({listed_id for listed in dag_ids.values() for listed_id in listed}),
             "pipelines": pipelines,
         }
     )
@@ -133,8 +133,8 @@ def shown(
         "start": model.instant_text(span.start),
         "end": model.instant_text(span.end),
         "step_seconds": int(step.total_seconds()),
-        "series_start": model.instant_text(window_facts.series_start(span)),
-        "series_step_seconds": int(window_facts.SERIES_STEP.total_seconds()),
+        "series_start": model.instant_text(ledger_facts.series_start(span)),
+        "series_step_seconds": int(ledger_facts.SERIES_STEP.total_seconds()),
     }
     return shown_span, pipelines
 
@@ -144,7 +144,7 @@ def span_of_run(source: sources.PageSource, view: View) -> model.Interval | None
     if view.run is None:
         return None
     with sql_errors.ledger_errors(), source.engine().connect() as connection:
-        return window_facts.span_of_run(connection, *view.run) or view.run_interval
+        return ledger_facts.span_of_run(connection, *view.run) or view.run_interval
 
 
 @router.get("/windows/{pipeline}/{start}")
@@ -197,13 +197,13 @@ def get_pipeline(context: request_context.ContextDep, pipeline: str) -> Response
     context.source.fleet.begin()
     with request_context.http_errors():
         engine = context.source.engine()
-        dag_ids = access.require_visible(engine, pipeline, context.user)
+        dag_ids = request_context.require_visible(engine, pipeline, context.user)
         page = details.pipeline_detail(engine, pipeline)
         reading = context.source.fleet.get()
         of_pipeline = overview.reading_of(engine, reading, pipeline)
         lag = overview.lag_json(of_pipeline.lag, reading.loaded.get(pipeline), reading.at)
         computed = details.computed_detail(engine, pipeline, of_pipeline.ends, context.now)
-    values = {**page, **computed, "lag": lag, "dag_ids": dag_ids, "paused_dag_ids": access.paused_dags(dag_ids)}
+    values = {**page, **computed, "lag": lag, "dag_ids": dag_ids, "paused_dag_ids": request_context.paused_dags(dag_ids)}
     return context.page(context.source.fleet, reading.broker_error, values)
 
 
@@ -216,7 +216,7 @@ def get_topics(context: request_context.ContextDep) -> Response:
     # Without a ledger it cannot be known whether retention is managed: unknown, and not "no".
     nobody = topic_list.TopicOwners(is_managed=None if registered is None else False)
     topics, error = _read_or_error(context.source.topics.get)
-    if registered is not None and access.may_read_connection(context.user, context.warehouse_conn_id):
+    if registered is not None and request_context.may_read_connection(context.user, context.warehouse_conn_id):
         for name in {facts.topic for facts in registered.tables}:
             audits = [facts.summary() for facts in registered.tables if facts.topic == name]
             owners[name] = replace(owners.get(name, nobody), audits=audits)
@@ -279,7 +279,7 @@ def get_record_trace(
         engine, visible = context.source.engine(), context.visible(reading)
         of_topic = [row for row in reading.rows if row["topic"] == topic and row["name"] in visible]
         pipelines = [to_pipeline(row) for row in of_topic if _is_of_this_broker(context, row)]
-        traces = [record_trace.trace_record(engine, pipeline, partition, offset) for pipeline in pipelines]
+        traces = [dead_letters.trace_record(engine, pipeline, partition, offset) for pipeline in pipelines]
     values = {"topic": topic, "partition": partition, "offset": offset, "pipelines": [trace.summary() for trace in traces]}
     return request_context.answer({"now": model.instant_text(context.now), **values})
 
@@ -299,7 +299,7 @@ def get_tail(
         view = context.source.tail(topic).view(offsets, chosen, partition)
         values = view.summary(_readable_values(context, topic) if view.records else None)
     now = model.instant_text(context.now)
-    return request_context.answer({**values, "topic": topic, "now": now, "refresh_seconds": live_tail.TURN_SECONDS})
+    return request_context.answer({**values, "topic": topic, "now": now, "refresh_seconds": topic_records.TURN_SECONDS})
 
 
 def _span_of(since: str | None, until: str | None, offset: int | None, last: int | None) -> console_consumer.PositionSpan:
@@ -328,7 +328,7 @@ def _bounds_of(starting: str | None, ending: str | None) -> dict[int, console_co
 
 def _require_visible_records(context: request_context.RequestContext, topic: str) -> None:
     """403 unless the user may read the connection to the broker, or see a pipeline that loads this topic of this broker."""
-    if access.may_read_connection(context.user, context.kafka_conn_id):
+    if request_context.may_read_connection(context.user, context.kafka_conn_id):
         return
     registered, _ = context.query_ledger(context.source.registered.get)
     visible = context.visible(registered)
@@ -386,7 +386,7 @@ NOT_YOUR_CONNECTION = (
 @router.get("/connection")
 def get_connection(context: request_context.ContextDep) -> Response:
     """What the connection to the broker may do, for those who may see it in Airflow: its user is named."""
-    if not access.may_read_connection(context.user, context.kafka_conn_id):
+    if not request_context.may_read_connection(context.user, context.kafka_conn_id):
         raise HTTPException(403, NOT_YOUR_CONNECTION.format(conn_id=context.kafka_conn_id))
     reading, error = _read_or_error(context.source.rights.get)
     # Whoever sees the connection may also read where it leads, and why it does not.

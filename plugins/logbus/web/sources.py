@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from threading import BoundedSemaphore, Lock
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import orjson
 from airflow.exceptions import AirflowNotFoundException
@@ -21,14 +21,14 @@ from sqlalchemy import Engine
 from logbus import errors, model, provider
 from logbus.hooks.broker import BrokerHook
 from logbus.hooks.warehouse import WarehouseHook
-from logbus.kafka import cluster, rights, topic_list
+from logbus.kafka import cluster, topic_list, users
 from logbus.kafka.client import Client, PartitionId
 from logbus.kafka.groups import GroupReading, end_offsets_of
 from logbus.kafka.groups import Groups as AllGroups
 from logbus.kafka.topics import Topics
 from logbus.loads.engine import connect
 from logbus.status.fleet import read_registered
-from logbus.web import live_tail, topic_records
+from logbus.web import topic_records
 from logbus.web.overview import pipelines_json, read, read_span
 from logbus.web.reading import LazyEngine, Reading
 from logbus.windows.sql_errors import ledger_errors
@@ -57,9 +57,9 @@ class NoBroker(Client):
     def __init__(self, reason: NotConfigured) -> None:
         super().__init__({})
         self.reason = reason
+        del self.config, self.broker_config
 
-    @property
-    def config(self) -> Mapping[str, Any]:
+    def __getattr__(self, name: str) -> NoReturn:
         raise self.reason
 
 
@@ -98,14 +98,14 @@ class PageSource:
         self._clock = clock
         self._lock = Lock()
         self._spans: OrderedDict[tuple[model.Interval, tuple[str, str] | None], Reading[SpanOverview]] = OrderedDict()
-        self._tails: OrderedDict[str, live_tail.LiveTail] = OrderedDict()
+        self._tails: OrderedDict[str, topic_records.LiveTail] = OrderedDict()
         self.searches = BoundedSemaphore(topic_records.SEARCHES_MAX)
         self.registered = self._shared(lambda engine: read_registered(engine, now()))
         self.fleet = self._shared(lambda engine: read(engine, topic_list.TopicBatches(broker), rates, now()))
         self.topics: Reading[list[topic_list.TopicReading]] = Reading(lambda: self._topics(broker, rates, now), clock)
         self.groups: Reading[GroupsRead] = Reading(lambda: self._groups(broker), clock)
-        self.rights: Reading[rights.ConnectionRights] = Reading(
-            lambda: rights.read_rights(broker, self._registered_topics()), clock
+        self.rights: Reading[users.ConnectionRights] = Reading(
+            lambda: users.read_rights(broker, self._registered_topics()), clock
         )
 
     def overview(self, span: model.Interval, run: tuple[str, str] | None = None) -> Reading[SpanOverview]:
@@ -118,13 +118,13 @@ class PageSource:
                 self._spans.popitem(last=False)
             return self._spans[span, run]
 
-    def tail(self, topic: str) -> live_tail.LiveTail:
+    def tail(self, topic: str) -> topic_records.LiveTail:
         """The tail of a topic, shared by all pages that follow it."""
         with self._lock:
             if topic not in self._tails:
-                self._tails[topic] = live_tail.LiveTail(self.broker, topic, self._clock)
+                self._tails[topic] = topic_records.LiveTail(self.broker, topic, self._clock)
             self._tails.move_to_end(topic)
-            while len(self._tails) > live_tail.TAILS_MAX:
+            while len(self._tails) > topic_records.TAILS_MAX:
                 self._tails.popitem(last=False)
             return self._tails[topic]
 

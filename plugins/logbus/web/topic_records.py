@@ -1,4 +1,5 @@
-"""Records of a topic: its last ones, those from an instant or an offset on, or those that a filter takes. Commits nothing.
+"""Records of a topic: its last ones, those from an instant or an offset on, or those that a filter takes, and as they arrive, for
+all pages that follow it: one reading for all of them, and none without them. Commits nothing.
 
 A broker cannot filter, so a search reads all records of its span, in steps: each request reads on from where the one before
 it ended, within limits on bytes, records and seconds, and answers with what it has found and where to go on. Nothing is kept
@@ -6,12 +7,19 @@ between two steps. The span's end is fixed by the first, so that a search ends a
 
 Open to users who may see a pipeline that loads the topic, or who may read the broker's connection in Airflow, with which they
 could read the topic themselves. A topic's name (the page of topics) gives nothing away; records may.
+
+A page that follows a topic asks every second. The first one to ask reads what the topic has gained since the reading before
+(`Reading`: the others get the same answer), so nothing reads when nobody asks: a page that is stopped, hidden or closed costs no
+more than the reading that is under way, `SECONDS_MAX` at most. What a reading takes is bounded: of a topic that gains more, the
+newest records are shown and the others passed over. A page says up to which offsets it has seen, so it may be answered by any of
+several api-servers.
 """
 
 from __future__ import annotations
 
 import re
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -24,7 +32,8 @@ from fastapi import HTTPException
 from logbus import errors, fingerprint, formatting, model
 from logbus.kafka import console_consumer, console_format, topics
 from logbus.kafka.client import LATEST, READ_COMMITTED, Client
-from logbus.schemas.wire_format import Undecodable
+from logbus.parsing.decoders import Undecodable
+from logbus.web import reading
 
 RECORDS_DEFAULT = 20
 RECORDS_MAX = 100  # of a look, and of each partition that is looked at
@@ -252,3 +261,80 @@ def named(name: str, data: bytes | None) -> dict[str, Any]:
 
 def text_of(content: bytes | None) -> str | None:
     return None if content is None else content[:VALUE_BYTES_MAX].decode(errors="backslashreplace")
+
+
+TURN_SECONDS = 1.0  # how often a page asks, and how often a topic is read at most
+TURN_RECORDS_MAX = 50  # more in a second than anybody reads
+KEPT_RECORDS_MAX = 200
+KEPT_BYTES_MAX = 4 * 1024 * 1024
+PAUSE_SECONDS_MAX = 10.0  # after a longer one a tail begins anew at the topic's end: what arrived meanwhile is not caught up with
+TAILS_MAX = 8  # topics that are followed at once, of a broker
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TailView:
+    """What one page gets: records, oldest first, how many more there were, and the ends to ask from the next time."""
+
+    records: list[Message]
+    passed_over: int
+    ends: Mapping[int, int]
+
+    def summary(self, readable: Readable | None) -> dict[str, Any]:
+        """As JSON-ready values."""
+        return {
+            "records": [record_json(message, readable) for message in self.records],
+            "passed_over": self.passed_over,
+            "next_offsets": offsets_text(self.ends),
+        }
+
+
+class LiveTail:
+    """The tail of one topic. `clock` counts seconds."""
+
+    def __init__(self, client: Client, topic: str, clock: Callable[[], float]) -> None:
+        self.topic = topic
+        self._client = client
+        self._clock = clock
+        self._kept: deque[Message] = deque()
+        self._ends: dict[int, int] = {}
+        self._read_at: float | None = None
+        self._reading = reading.Reading(self._turn, clock, name="logbus-tail", max_age_seconds=TURN_SECONDS)
+
+    def view(self, offsets: Mapping[int, int] | None, chosen: console_consumer.RecordFilter, partition: int | None) -> TailView:
+        """What there is from these offsets on; without them the last records. Of one partition, or of all."""
+        kept, ends = self._reading.fresh()
+        seen_until = {part: offset for part, offset in (offsets or {}).items() if partition in (None, part)}
+        # An offset behind the end is of a log that is gone: the topic was recreated, or its end was lost.
+        begins = {part: offset if offset <= ends.get(part, offset) else 0 for part, offset in seen_until.items()}
+        newer = [
+            message
+            for message in kept
+            if partition in (None, message.partition()) and message.offset() >= begins.get(message.partition(), 0)
+        ]
+        arrived = sum(max(0, ends[part] - offset) for part, offset in begins.items() if part in ends)
+        passed_over = max(0, arrived - sum(message.partition() in begins for message in newer))
+        records = [message for message in newer if chosen.takes(message)]
+        return TailView(records=records[-RECORDS_MAX:], passed_over=passed_over, ends=ends)
+
+    def _turn(self) -> tuple[list[Message], dict[int, int]]:
+        """Runs in one thread at a time."""
+        log = topics.Topics(self._client)
+        partitions = log.topic(self.topic).partitions
+        ends = log.end_offsets(self.topic, partitions, READ_COMMITTED)
+        is_shorter = any(end < self._ends.get(part, 0) for part, end in ends.items())
+        if is_shorter or self._read_at is None or self._clock() - self._read_at > PAUSE_SECONDS_MAX:
+            self._kept.clear()
+            begins = {part: end - RECORDS_DEFAULT for part, end in ends.items()}
+        else:
+            begins = {part: max(self._ends.get(part, 0), end - TURN_RECORDS_MAX) for part, end in ends.items()}
+        starts = log.start_offsets(self.topic, [part for part in partitions if begins[part] < ends[part]])
+        bounds = {
+            part: console_consumer.OffsetBounds(start_offset=max(begins[part], start), end_offset=ends[part])
+            for part, start in starts.items()
+        }
+        messages, _ = read(self._client, self.topic, bounds) if bounds else ([], True)
+        self._kept.extend(in_order_of_time(messages)[-TURN_RECORDS_MAX:])
+        while len(self._kept) > KEPT_RECORDS_MAX or sum(map(len, self._kept)) > KEPT_BYTES_MAX:
+            self._kept.popleft()
+        self._ends, self._read_at = ends, self._clock()
+        return list(self._kept), ends

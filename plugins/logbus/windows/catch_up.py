@@ -17,7 +17,7 @@ from sqlalchemy.dialects.postgresql import JSONB
 
 from logbus import errors, model
 from logbus.kafka.topics import OffsetLog
-from logbus.windows import announcements, freezing, log_changes, missing, pipeline_chains, rows, schema
+from logbus.windows import freezing, handover, log_changes, missing, pipeline_chains, rows, schema
 from logbus.windows.chain import Chain
 from logbus.windows.table_names import SCHEMA
 
@@ -298,7 +298,7 @@ def _freeze_empty_span(
         connection.execute(BOUNDARIES, values)
         ranges = {"partitions": list(offsets), "offsets": list(offsets.values())}
         connection.execute(WINDOWS, {**values, **ranges, **rows.proven_empty_values(now)})
-        announcements.notify(connection, pipeline.name)
+        connection.execute(handover.NOTIFY, {"name": pipeline.name})
     return True
 
 

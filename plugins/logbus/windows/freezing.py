@@ -20,7 +20,7 @@ from sqlalchemy import Connection, Engine, insert, select
 
 from logbus import errors, model
 from logbus.kafka import client, topics
-from logbus.windows import announcements, boundaries, log_changes, rows, schema
+from logbus.windows import boundaries, handover, log_changes, rows, schema
 from logbus.windows.boundaries import Neighbours, Scanned
 from logbus.windows.chain import Chain, ChainEnd
 from logbus.windows.log_changes import how_to_accept, refuse_if_recreated
@@ -378,7 +378,7 @@ class Freeze:
         }
         if not head_unknown and all(part_range.start_offset == part_range.end_offset for part_range in ranges):
             values |= rows.proven_empty_values(self.now)
-            announcements.notify(self.connection, self.pipeline.name)
+            self.connection.execute(handover.NOTIFY, {"name": self.pipeline.name})
         window_id = self.connection.execute(insert(window).values(values).returning(window.c.id)).scalar_one()
         if ranges:
             self.connection.execute(insert(part), [range_values(window_id, part_range) for part_range in ranges])

@@ -90,13 +90,8 @@ def load_window(connection: Connection, window_id: int) -> model.FrozenWindow:
 
 
 def to_range(topic: str, row: Row) -> model.OffsetRange:
-    return model.OffsetRange(
-        topic=topic,
-        partition=row["partition"],
-        start_offset=row["start_offset"],
-        end_offset=row["end_offset"],
-        lost=row["lost"],
-    )
+    same = ("partition", "start_offset", "end_offset", "lost")
+    return model.OffsetRange(topic=topic, **{name: row[name] for name in same})
 
 
 def to_window(row: Row, topic: str, ranges: Iterable[model.OffsetRange], is_running: bool) -> model.FrozenWindow:

@@ -215,7 +215,7 @@ attempt = sa.Table(
     sa.Column("error_kind", sa.Text),  # the class of the error, if the driver itself reported why it failed
     # A reload that finds other records than the load before may replace them; explicitly allowed for this run.
     sa.Column("accepts_other_records", sa.Boolean, nullable=False, server_default="false"),
-    # What its tasks log in with and nobody has deleted yet (logbus.loads.task_logins); null: nothing.
+    # What its tasks log in with and nobody has deleted yet (logbus.loads.roles); null: nothing.
     sa.Column("task_logins", JSONB(none_as_null=True)),
     sa.Column("task_logins_note", sa.Text),  # why its tasks logged in as the driver did; empty: they did not; null: not known
     sa.Index("ix_logbus_attempt_task_logins", "window_id", postgresql_where=sa.text("task_logins is not null")),
@@ -270,7 +270,7 @@ frozen_schema = sa.Table(
     "schema",
     metadata,
     sa.Column("pipeline", sa.Text, sa.ForeignKey(pipeline.c.name), primary_key=True),
-    sa.Column("reference", sa.LargeBinary, primary_key=True),  # as values begin: logbus.schemas.wire_format
+    sa.Column("reference", sa.LargeBinary, primary_key=True),  # as values begin: logbus.parsing.decoders
     sa.Column("type", sa.Text, nullable=False),  # AVRO, PROTOBUF or JSON
     sa.Column("text", sa.Text, nullable=False),
     sa.Column("id", sa.BigInteger),  # in the registry; null: values name it by its GUID

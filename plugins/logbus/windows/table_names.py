@@ -11,6 +11,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import lru_cache
 from typing import NamedTuple
 from zlib import crc32
 
@@ -54,7 +55,7 @@ def identifier(name: str) -> str:
 
 def quoted(name: str) -> str:
     """The identifier in a statement for SQLAlchemy's `text()`, which takes `:x` for a parameter even between quotes."""
-    return identifier(name).replace(":", r"\:")
+    return '"' + name.replace('"', '""').replace(":", r"\:") + '"'
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +70,7 @@ class TableName:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "sql", f"{quoted(self.schema)}.{quoted(self.name)}")
-        object.__setattr__(self, "identifier", f"{identifier(self.schema)}.{identifier(self.name)}")
+        object.__setattr__(self, "identifier", self.sql.replace(r"\:", ":"))
 
     def __str__(self) -> str:
         return f"{self.schema}.{self.name}"
@@ -124,6 +125,9 @@ def leaf_name(target: TableName, window_start: datetime) -> TableName:
     return TableName(name=f"{base}_{window_start:%Y%m%d%H%M}", schema=LEAF_SCHEMA)
 
 
+ATTEMPTS_REMEMBERED = 1_000  # about as many as one application loads
+
+
 class AttemptTables(NamedTuple):
     """An attempt's own tables: those to which its tasks write, and the same after they were sealed, which renames them, so that
     later writes to the old names fail."""
@@ -134,6 +138,7 @@ class AttemptTables(NamedTuple):
     sealed_dead_letters: TableName
 
 
+@lru_cache(ATTEMPTS_REMEMBERED)  # each step of a load asks for them
 def tables_of_attempt(staging_table: str) -> AttemptTables:
     names = (staging_table, f"{staging_table}_dead", f"{staging_table}_sealed", f"{staging_table}_dead_sealed")
     return AttemptTables(*(TableName(name=name, schema=STAGING_SCHEMA) for name in names))

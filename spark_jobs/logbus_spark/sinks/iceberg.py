@@ -23,7 +23,7 @@ from logbus.loads.directory import Directory, window_folder
 from logbus.parsing.batches import ROW_FIELDS
 from pyarrow import fs
 
-from logbus_spark.job import StagedWindow, TaskJob
+from logbus_spark.records import StagedWindow, TaskJob
 from logbus_spark.sinks.postgres import BUFFERED_BYTES_MAX, BUFFERED_ROWS_MAX, PostgresTaskSink
 
 COMPRESSION = "zstd"

@@ -21,7 +21,7 @@ from adbc_driver_manager import AdbcConnection, AdbcStatement, StatementOptions
 from logbus.parsing.batches import is_json
 from logbus.windows.table_names import STAGING_SCHEMA, WINDOW_COLUMNS
 
-from logbus_spark.job import StagedWindow, TaskJob
+from logbus_spark.records import StagedWindow, TaskJob
 
 # PostgreSQL's binary form of jsonb is its text after one version byte; COPY accepts that as it is.
 JSONB_VERSION, NOTHING = b"\x01", b""
@@ -53,7 +53,8 @@ class PostgresTaskSink:
         self._bytes = 0
         # While the server stores one part of the rows, the task reads and parses the next one.
         self._copier = ThreadPoolExecutor(1)
-        self._copying: Future[None] | None = None
+        self._copying = Future[None]()
+        self._copying.set_result(None)
 
     def __enter__(self) -> PostgresTaskSink:
         self._database = adbc_driver_postgresql.connect(self._uri)
@@ -65,7 +66,7 @@ class PostgresTaskSink:
         try:
             if kind is None:
                 self.flush()
-                self._await_copy()
+                self._copying.result()
                 with AdbcStatement(self._connection) as statement:
                     statement.set_sql_query(TRANSACTION)
                     stream, _ = statement.execute_query()
@@ -94,14 +95,9 @@ class PostgresTaskSink:
 
     def flush(self) -> None:
         """Begins to append the buffered rows, once those before are appended; they become visible with the commit."""
-        self._await_copy()
+        self._copying.result()  # or what it has failed with
         self._copying = self._copier.submit(self._copy, self._waiting)
         self._waiting, self._rows, self._bytes = {}, 0, 0
-
-    def _await_copy(self) -> None:
-        """Raises what the copy in progress has failed with."""
-        if self._copying is not None:
-            self._copying.result()
 
     def _copy(self, waiting: Mapping[str, Sequence[pa.RecordBatch]]) -> None:
         """One COPY per table."""

@@ -14,11 +14,11 @@ from uuid import UUID
 import pytest
 from logbus.waiting import wait_until
 from logbus_broker.api.handler import Pending
-from logbus_broker.config.parsers import AUTHORIZERS
 from logbus_broker.protocol.api import ApiKey
-from logbus_broker.protocol.batch_builder import NewRecord, build_batch
 from logbus_broker.protocol.framing import Origin
+from logbus_broker.protocol.records import NewRecord, build_batch
 from logbus_broker.security.state import ANONYMOUS, AclOperation, AclPermission, AclResourceType, PatternType
+from logbus_broker.setting_parsers import AUTHORIZERS
 
 from tests.support.engine import Harness
 from tests.support.message_trees import Tree, decoded, encoded

@@ -15,7 +15,7 @@ from uuid import UUID
 import pytest
 from logbus.waiting import wait_until
 from logbus_broker.protocol.api import ApiKey
-from logbus_broker.protocol.batch_builder import NewRecord, build_batch
+from logbus_broker.protocol.records import NewRecord, build_batch
 
 from tests.support.engine import Harness
 from tests.support.message_trees import Tree, decoded, encoded

@@ -9,14 +9,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from logbus_broker.disk.filesystem import FileSystem
+from logbus_broker.filesystem import FileSystem
 from logbus_broker.groups.records import CommittedOffset, GroupKey, OffsetKey, encode_group, encode_key, encode_value
 from logbus_broker.log.inspection import dump_file
-from logbus_broker.log.producer_snapshots import encode_producers
-from logbus_broker.log.producer_state import ProducerStates
+from logbus_broker.log.producer_state import ProducerStates, encode_producers
 from logbus_broker.log.segment import INDEX, LOG, TIME_INDEX
 from logbus_broker.protocol.batch import read_header
-from logbus_broker.protocol.batch_builder import NewRecord, build_batch
+from logbus_broker.protocol.records import NewRecord, build_batch
 
 from benchmarks.peers.kafka import SMALL_FLAGS, ApacheKafka
 from tests.support.batches import NOW_MS, produced

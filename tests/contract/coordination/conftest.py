@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 from logbus_broker.cluster.zookeeper import Access
-from logbus_broker.config.settings import BrokerConfig
 from logbus_broker.network.certificates import zookeeper_encryption
+from logbus_broker.settings import BrokerConfig
 
 from benchmarks.peers.authority import Authority
 from tests.support.defects import defects  # noqa: F401

@@ -10,9 +10,9 @@ from kazoo.client import KazooClient
 from kazoo.exceptions import NoAuthError
 from logbus_broker.cluster.store import Committed, Create, Node, Refused, Unknown
 from logbus_broker.cluster.zookeeper import Access
-from logbus_broker.config.settings import BrokerConfig
 from logbus_broker.errors import ConfigError
 from logbus_broker.network.certificates import zookeeper_encryption
+from logbus_broker.settings import BrokerConfig
 
 from benchmarks.peers.authority import Authority
 from tests.contract.coordination.conftest import SecuredZooKeeper

@@ -16,7 +16,7 @@ from logbus.model import FrozenWindow, Interval, Pipeline, milliseconds
 from logbus.windows.handover import parse_content
 from logbus_spark.application import Application, WindowOutcome
 from logbus_spark.given_windows import SOURCE_NAME, windows_source
-from logbus_spark.job import pack
+from logbus_spark.records import pack
 from pyspark.sql import SparkSession
 from sqlalchemy import text
 

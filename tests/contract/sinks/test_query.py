@@ -9,8 +9,8 @@ import duckdb
 import pytest
 from click.testing import CliRunner
 from logbus.cli import main
-from logbus.loads.duckdb_views import create_view, query
 from logbus.loads.sinks.iceberg import IcebergSink
+from logbus.loads.sinks.iceberg_table import create_view, query
 
 from tests.support.sinks import HOUR_TEN, Bench
 

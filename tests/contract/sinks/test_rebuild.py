@@ -8,8 +8,8 @@ import pytest
 from click.testing import CliRunner
 from logbus.cli import main
 from logbus.errors import OtherRecords
-from logbus.loads.rebuild import rebuild
-from logbus.loads.stamped_hours import StampedHours, stamped_hours
+from logbus.loads.completeness import StampedHours, stamped_hours
+from logbus.loads.maintenance import rebuild
 from logbus.model import FrozenWindow, WindowState
 
 from tests.support.ledgers import at, hour

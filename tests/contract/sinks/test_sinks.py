@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from logbus.errors import AttemptSuperseded, EquationMismatch, OtherRecords, PipelineConflict, UserError
-from logbus.loads.rebuild import rebuild
+from logbus.loads.maintenance import rebuild
 from logbus.loads.tally import WITHOUT_CHECKSUM
 from logbus.model import FrozenWindow, WindowState
 from logbus.parsing import Parser, Unparsable

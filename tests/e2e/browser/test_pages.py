@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from logbus.loads.table_audit import HourAudit, Spans, TableReport, record_report
 from logbus.model import HOUR, instant_text
-from logbus.status.window_facts import MICROSECOND, micros
+from logbus.status.ledger_facts import MICROSECOND, micros
 from logbus.web.cells import Cell, CellState, columns_of
 from playwright.sync_api import FrameLocator, Page, expect
 

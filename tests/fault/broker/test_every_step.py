@@ -47,8 +47,8 @@ STEPS = (
     "logbus_broker.log.high_watermark:HighWatermark._advance",
     "logbus_broker.log.partition_log:PartitionLog.begin_flush",
     "logbus_broker.log.partition_log:PartitionLog.finish_flush",
-    "logbus_broker.disk.kernel_sync:KernelSync.collect",
-    "logbus_broker.disk.kernel_sync:KernelSync._call_back",
+    "logbus_broker.log.thread_pool:KernelSync.collect",
+    "logbus_broker.log.thread_pool:KernelSync._call_back",
     "logbus_broker.network.poller:Wakeup.drain",
     # work outside the traffic
     "logbus_broker.log.cleaner:LogCleaner.work",
@@ -59,7 +59,7 @@ STEPS = (
     "logbus_broker.engine:Engine._checkpoint",
     "logbus_broker.log.manager:PartitionManager.checkpoint_job",
     "logbus_broker.log.manager:PartitionManager.expire_producers",
-    "logbus_broker.api.offsets_topic:sweep_groups",
+    "logbus_broker.api.internal_topics:sweep_groups",
     # large requests in slices, small files on a thread
     "logbus_broker.log.background_tasks:BackgroundTasks.work",
     "logbus_broker.log.background_tasks:BackgroundTasks._run",

@@ -21,7 +21,7 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 from logbus.waiting import PATIENCE_SECONDS, wait_until
-from logbus_broker.config.parsers import AUTHORIZERS
+from logbus_broker.setting_parsers import AUTHORIZERS
 
 from tests.support.broker import LogbusBroker
 from tests.support.killing import PARTITIONS, Sender, kill_under_load

@@ -19,8 +19,7 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException, D
 from logbus.hooks.broker import BrokerHook
 from logbus.hooks.warehouse import WarehouseHook
 from logbus.model import Pipeline, instant_text
-from logbus.operators.begin_load import BeginLoadOperator
-from logbus.operators.verify_load import LoadOverTrigger, VerifyLoadOperator
+from logbus.operators.load_steps import BeginLoadOperator, LoadOverTrigger, VerifyLoadOperator
 from logbus.windows import schema
 from logbus.windows.rows import HEARTBEAT_EXPIRY
 from logbus_spark.application import LoadState

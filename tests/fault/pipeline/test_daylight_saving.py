@@ -12,8 +12,8 @@ from airflow.timetables.base import DataInterval, TimeRestriction
 from airflow.timetables.interval import CronDataIntervalTimetable
 from logbus.errors import PipelineConflict
 from logbus.loads.audit import audit_window
+from logbus.loads.completeness import StampedHours, stamped_hours
 from logbus.loads.sinks import sink_for
-from logbus.loads.stamped_hours import StampedHours, stamped_hours
 from logbus.model import DAY, HOUR, FrozenWindow, Grid, Interval, milliseconds
 from logbus.task_context import run_interval
 from logbus.windows import catch_up

@@ -15,8 +15,7 @@ import pytest
 from logbus.loads.embedded import EmbeddedPostgres
 from logbus.loads.engine import connect
 from logbus_spark.application import LoadState
-from logbus_spark.job import TaskPlan
-from logbus_spark.records import Records
+from logbus_spark.records import Records, TaskPlan
 from logbus_spark.sinks import postgres
 from sqlalchemy import Engine
 

@@ -15,7 +15,7 @@ import pytest
 from confluent_kafka.admin import OffsetSpec
 from logbus.loads.read_tally import Numbers, count_sent
 from logbus.shipper.ship import ShipReport, ship
-from logbus.shipper.topic_client import TopicClient
+from logbus.shipper.shipment import TopicClient
 from logbus.waiting import PATIENCE_SECONDS, wait_until
 
 from benchmarks import processes

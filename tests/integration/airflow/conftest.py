@@ -3,7 +3,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from logbus.cli.airflow import warehouse_connection
+from logbus.cli.maintenance import warehouse_connection
 from logbus.loads.engine import warehouse_url as parse
 
 from tests.support.databases import ledger_databases, warehouse_url  # noqa: F401

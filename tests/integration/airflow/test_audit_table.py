@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from airflow.sdk.exceptions import AirflowFailException
 from logbus.errors import AuditMismatch
-from logbus.operators.audit_table import AuditTableOperator
-from logbus.status.ledger_totals import read_ledger
+from logbus.operators.audit import AuditTableOperator
+from logbus.status.ledger_facts import read_ledger
 
 from tests.support.airflow_context import run_context
 from tests.support.fake_hooks import FakeBroker

@@ -9,7 +9,7 @@ from airflow.sdk.execution_time.context import OutletEventAccessors
 from logbus import assets
 from logbus.errors import AuditMismatch
 from logbus.model import WindowState, instant_text
-from logbus.operators.audit_window import AuditWindowOperator
+from logbus.operators.audit import AuditWindowOperator
 from sqlalchemy import text
 
 from tests.support.airflow_context import run_context

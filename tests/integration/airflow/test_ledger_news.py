@@ -9,10 +9,10 @@ from datetime import datetime
 import pytest
 from logbus.hooks.warehouse import WarehouseHook
 from logbus.model import instant_text
-from logbus.sensors import ledger_news
+from logbus.sensors import window_sensor
 from logbus.sensors.window_event import WindowEvents, WindowEventTrigger
 from logbus.sensors.window_loaded import WindowLoadedTrigger
-from logbus.windows.announcements import notify
+from logbus.windows.handover import NOTIFY
 from sqlalchemy import Engine
 
 from tests.support.ledgers import NOW, World, at
@@ -70,12 +70,12 @@ def test_a_wait_ends_with_the_load_or_with_the_audit_and_all_waits_share_a_conne
 
     played(story())
     assert frozen.one(f"select count(*) {LISTENING}") == 0
-    assert ledger_news._news == {}
+    assert window_sensor._news == {}
 
 
 def test_windows_of_other_pipelines_end_no_wait(frozen: World) -> None:
     async def story() -> None:
-        async with ledger_news.listening(WarehouseHook()) as news:
+        async with window_sensor.listening(WarehouseHook()) as news:
             await until(lambda: news.heard("p") != (0, 0))
             before = news.heard("another")
             await asyncio.to_thread(load_hours, frozen, 10)
@@ -83,7 +83,7 @@ def test_windows_of_other_pipelines_end_no_wait(frozen: World) -> None:
             assert news.heard("another") == before
             long_name = "\N{SNOWMAN}" * 9_000
             with frozen.ledger.engine.begin() as connection:
-                notify(connection, long_name)
+                connection.execute(NOTIFY, {"name": long_name})
             await until(lambda: news.heard(long_name) > before)
             await news.wait("another", before, 0.01)
 
@@ -91,7 +91,7 @@ def test_windows_of_other_pipelines_end_no_wait(frozen: World) -> None:
 
 
 def test_after_a_broken_connection_everybody_asks_again(frozen: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ledger_news, "RECONNECT_SECONDS", 0.1)
+    monkeypatch.setattr(window_sensor, "RECONNECT_SECONDS", 0.1)
 
     async def story() -> None:
         trigger = Waiting()

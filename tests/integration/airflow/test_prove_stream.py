@@ -9,7 +9,7 @@ from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 from airflow.sdk.execution_time.context import OutletEventAccessors
 from logbus import assets
 from logbus.expressions import count
-from logbus.operators.prove_stream import ProveStreamOperator
+from logbus.operators.stream import ProveStreamOperator
 from logbus.streams import stream_ledger
 from logbus.streams.definition import Stream, define_stream
 

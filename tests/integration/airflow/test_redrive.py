@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from logbus.model import Pipeline, instant_text
-from logbus.operators.redrive import RedriveOperator
+from logbus.operators.maintenance import RedriveOperator
 
 from tests.support.airflow_context import run_context
 from tests.support.fake_hooks import FakeBroker

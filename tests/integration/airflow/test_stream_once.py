@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from airflow.sdk.exceptions import AirflowFailException
 from logbus.errors import LoadFailed, UserError
-from logbus.operators.stream_once import StreamOnceOperator
+from logbus.operators.stream import StreamOnceOperator
 
 from tests.support.airflow_context import run_context
 from tests.support.fake_hooks import offline

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from airflow.sdk.exceptions import AirflowSkipException
 from logbus.model import instant_text
-from logbus.operators.take_windows import CLOCK_SKEW, TakeWindowsOperator
-from logbus.windows.announcements import Stage, begin_watch, note_announced
+from logbus.operators.spark_submit_window import CLOCK_SKEW, TakeWindowsOperator
+from logbus.windows.handover import Stage, begin_watch, note_announced
 
 from tests.support.airflow_context import ASKED_AT
 from tests.support.ledgers import World, at

@@ -14,7 +14,7 @@ from logbus.hooks.warehouse import WarehouseHook
 from logbus.loads.ledger import Ledger
 from logbus.model import instant_text
 from logbus.sensors.window_event import WindowEvents, WindowEventTrigger
-from logbus.windows.announcements import Stage, begin_watch, unannounced
+from logbus.windows.handover import Stage, begin_watch, unannounced
 
 from tests.support.ledgers import NOW, World, at
 

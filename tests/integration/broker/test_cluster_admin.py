@@ -31,8 +31,7 @@ from confluent_kafka.admin import (
 from kafka import KafkaAdminClient
 from kafka import TopicPartition as PyTopicPartition
 from logbus.cli import main
-from logbus.errors import BrokerNotReady
-from logbus.exit_codes import ExitCode
+from logbus.errors import BrokerNotReady, ExitCode
 from logbus.kafka.client import LATEST, Client
 from logbus.kafka.cluster import ClusterFacts, cluster_facts
 from logbus.kafka.topics import Topics

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 from logbus.waiting import PATIENCE_SECONDS, wait_until
-from logbus_broker.disk.filesystem import KEPT, OpenFiles
+from logbus_broker.filesystem import KEPT, OpenFiles
 from logbus_broker.protocol.api import ApiKey, ErrorCode
-from logbus_broker.protocol.batch_builder import NewRecord, build_batch
+from logbus_broker.protocol.records import NewRecord, build_batch
 
 from tests.support.batches import NOW_MS, plain_batch
 from tests.support.broker import LogbusBroker

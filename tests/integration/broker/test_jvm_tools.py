@@ -11,7 +11,7 @@ import pytest
 from logbus.kafka import client_config
 from logbus.kafka.reassignments import ReassignmentFile
 from logbus.waiting import PATIENCE_SECONDS
-from logbus_broker.config.parsers import AUTHORIZERS
+from logbus_broker.setting_parsers import AUTHORIZERS
 
 from tests.support.broker import AnyBroker, LogbusBroker
 from tests.support.jvm_session import TOOLS, Ran, run_tools

@@ -38,8 +38,8 @@ from logbus.cli import main
 from logbus.kafka import client_config
 from logbus.kafka.errors import spoken_protocol
 from logbus.waiting import PATIENCE_SECONDS, wait_until
-from logbus_broker.config.parsers import AUTHORIZERS
 from logbus_broker.security.state import AUDIT_TOPIC
+from logbus_broker.setting_parsers import AUTHORIZERS
 
 from tests.support import logins
 from tests.support.other_languages import Command, franz_go, kafkajs, roundtrip, sarama

@@ -16,7 +16,7 @@ from logbus_broker.network.peer_connection import Account, PeerSecurity
 from logbus_broker.protocol import codec
 from logbus_broker.protocol.api import ApiKey
 from logbus_broker.replication.interfaces import PeerRequest
-from logbus_broker.security import scram
+from logbus_broker.security import sasl
 from logbus_broker.security.state import ScramMechanism, SecurityState
 
 from benchmarks.peers.authority import Authority
@@ -292,7 +292,7 @@ def test_a_name_without_an_address_is_tried_again_and_not_taken_for_dead(world: 
 
 SHA_512 = ScramMechanism.SCRAM_SHA_512
 USERS = SecurityState(
-    credentials={("brokers", SHA_512): scram.credential_of_password(SHA_512, "secret", b"salt")}, nobody_key=b"key"
+    credentials={("brokers", SHA_512): sasl.credential_of_password(SHA_512, "secret", b"salt")}, nobody_key=b"key"
 )
 
 

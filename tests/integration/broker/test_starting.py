@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 from logbus.waiting import PATIENCE_SECONDS
-from logbus_broker.config.parsers import Listener
 from logbus_broker.errors import StartupError
 from logbus_broker.network.acceptor import bind
+from logbus_broker.setting_parsers import Listener
 
 from benchmarks.processes import free_port
 from tests.support.broker import LogbusBroker

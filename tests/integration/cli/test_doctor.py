@@ -12,8 +12,7 @@ from confluent_kafka import Producer
 from logbus.kafka import client
 from logbus.kafka.client import Client
 from logbus.kafka.cluster import api_versions, log_directories
-from logbus.status.broker_checks import check_clocks
-from logbus.status.checks import Machine
+from logbus.status.checks import Machine, check_clocks
 from logbus.waiting import PATIENCE_SECONDS
 
 from tests.support.broker import AnyBroker

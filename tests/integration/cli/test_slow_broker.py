@@ -12,7 +12,7 @@ from threading import Event, Thread
 import pytest
 from logbus import waiting
 from logbus.kafka import client
-from logbus.shipper import topic_client
+from logbus.shipper import shipment
 
 from benchmarks import processes
 from tests.support.broker import AnyBroker
@@ -55,7 +55,7 @@ def test_a_broker_that_answers_late_ends_no_command(
     log.write_text("2026-11-24T10:00:00Z started\n")
     run("produce", new_topic, stdin="one\n")
     run("pipeline", "register", "p", "--topic", new_topic, "--table", "t", "--parse", "lines")
-    for module in (client, topic_client):
+    for module in (client, shipment):
         monkeypatch.setattr(module, "ANSWER_SECONDS_MAX", LIMIT_SECONDS)
     monkeypatch.setattr(waiting, "SILENCE_SECONDS_MAX", LIMIT_SECONDS)
     sentences: list[str] = []

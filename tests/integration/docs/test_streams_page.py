@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 from logbus.cli import main
-from logbus_spark.job import PlanSlice, pack_slices
+from logbus_spark.records import PlanSlice, pack_slices
 from logbus_spark.stream_driver import StreamDriver
 from logbus_spark.stream_task import EpochJob, EpochTaskResult, epoch_plans
 from sqlalchemy import Engine

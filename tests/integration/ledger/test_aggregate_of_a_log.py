@@ -8,11 +8,11 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
-from logbus.aggregates.aggregation import bring_up_to_date, define
-from logbus.aggregates.definition import define_aggregate
-from logbus.aggregates.proof import prove_span
 from logbus.expressions import count
 from logbus.model import HOUR, milliseconds
+from logbus.streams.aggregate_definition import define_aggregate
+from logbus.streams.aggregate_listing import prove_span
+from logbus.streams.hourly_aggregates import bring_up_to_date, define
 from logbus.waiting import PATIENCE_SECONDS
 
 from tests.support.event_lines import LineLoading

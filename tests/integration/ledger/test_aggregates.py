@@ -11,7 +11,30 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
-from logbus.aggregates.aggregation import (
+from logbus.errors import (
+    AggregateUnknown,
+    AttemptSuperseded,
+    EquationMismatch,
+    ExitCode,
+    PipelineConflict,
+    UserError,
+    WrongRequest,
+)
+from logbus.loads.redrive import Redrive
+from logbus.model import HOUR, instant_text
+from logbus.parsing import parser_for
+from logbus.status.ledger_checks import check_all
+from logbus.streams.aggregate_definition import Aggregate, define_aggregate
+from logbus.streams.aggregate_listing import (
+    DIFFERENCES_MAX,
+    AggregateProof,
+    drop,
+    hours_of,
+    prove_span,
+    prove_unaudited,
+    status_of,
+)
+from logbus.streams.hourly_aggregates import (
     Aggregated,
     begin,
     bring_up_to_date,
@@ -21,15 +44,6 @@ from logbus.aggregates.aggregation import (
     take_step,
     touched_hours,
 )
-from logbus.aggregates.definition import Aggregate, define_aggregate
-from logbus.aggregates.listing import drop, hours_of, status_of
-from logbus.aggregates.proof import DIFFERENCES_MAX, AggregateProof, prove_span, prove_unaudited
-from logbus.errors import AggregateUnknown, AttemptSuperseded, EquationMismatch, PipelineConflict, UserError, WrongRequest
-from logbus.exit_codes import ExitCode
-from logbus.loads.redrive import Redrive
-from logbus.model import HOUR, instant_text
-from logbus.parsing import parser_for
-from logbus.status.ledger_checks import check_all
 from logbus.windows import registration
 from sqlalchemy import create_engine, event, text
 from sqlalchemy.exc import DBAPIError

@@ -5,7 +5,7 @@ from datetime import datetime, timedelta
 
 import pytest
 from logbus.errors import UserError
-from logbus.windows.announcements import Stage, begin_watch, note_announced, take, told_since, unannounced
+from logbus.windows.handover import Stage, begin_watch, note_announced, take, told_since, unannounced
 from logbus.windows.migrations import create_ledger
 
 from tests.support.ledgers import NOW, World, at, hour

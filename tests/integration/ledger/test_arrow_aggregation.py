@@ -13,12 +13,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from logbus import errors
-from logbus.aggregates.definition import WINDOW_START, Aggregate
-from logbus.aggregates.statements import Statements
 from logbus.expressions import FUNCTIONS, KEY_TYPES, Measure
 from logbus.parsing.batches import arrow_type
+from logbus.streams.aggregate_definition import WINDOW_START, Aggregate
 from logbus.streams.arrow_aggregation import Aggregator
 from logbus.streams.definition import ARRIVED_HOUR
+from logbus.streams.statements import Statements
 from logbus.windows.table_names import SYSTEM_COLUMNS, parse_table
 from sqlalchemy import Connection, text
 

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
+from logbus.loads.completeness import missing_span
 from logbus.model import Interval
-from logbus.windows.coverage import missing_span
 from logbus.windows.migrations import create_ledger
 
 from tests.support.ledgers import NOW, World, at, hour

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
-from logbus.cli import doctor, main, options
+from logbus.cli import main, monitoring, options
 from logbus.errors import BrokerUnavailable
 from logbus.loads import attempts
 from logbus.status import ledger_checks
@@ -203,7 +203,7 @@ def test_a_broker_that_does_not_answer_is_one_finding_and_the_ledger_is_looked_a
 
 @pytest.fixture
 def run(warehouse_url: str, world: World, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
-    monkeypatch.setattr(doctor, "Topics", lambda *arguments, **settings: world.log)
+    monkeypatch.setattr(monitoring, "Topics", lambda *arguments, **settings: world.log)
     monkeypatch.setattr(options, "clock", lambda: NOW)
 
     def call(*arguments: str, url: str = warehouse_url) -> Result:

@@ -10,7 +10,7 @@ from logbus.errors import BrokerUnavailable
 from logbus.model import Pipeline
 from logbus.status.fleet import PipelineReading, read_fleet
 from logbus.status.lag import lag_of
-from logbus.status.window_facts import newest_ends
+from logbus.status.ledger_facts import newest_ends
 
 from tests.support.fake_batches import FakeBatches
 from tests.support.ledgers import NOW, World, at, hour, stamps

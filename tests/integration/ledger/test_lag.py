@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from logbus.cli import lag as command
+from logbus.cli import monitoring as command
 from logbus.status.lag import lag_of, unloaded_of
 
 from tests.support.commands import Run

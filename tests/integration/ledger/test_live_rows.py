@@ -12,8 +12,7 @@ from typing import Any
 
 import pytest
 from click.testing import Result
-from logbus.errors import AuditMismatch, UserError, WrongRequest
-from logbus.exit_codes import ExitCode
+from logbus.errors import AuditMismatch, ExitCode, UserError, WrongRequest
 from logbus.expressions import count, sum_of
 from logbus.streams import stream_ledger
 from logbus.streams.definition import Lookup, define_live_rows, define_stream

@@ -11,8 +11,7 @@ from functools import partial
 import pytest
 from click.testing import CliRunner
 from logbus.cli import main
-from logbus.errors import LogbusError
-from logbus.exit_codes import ExitCode
+from logbus.errors import ExitCode, LogbusError
 from logbus.hooks.warehouse import WarehouseHook
 from logbus.loads.maintenance import leaves, maintain, merge_closed_days
 from logbus.loads.sinks import MaintenanceOptions, sink_for

@@ -10,7 +10,7 @@ from logbus.errors import UserError, WindowUnknown
 from logbus.loads.attempts import outcomes_of
 from logbus.model import Interval
 from logbus.status.retention_run import validate_unchanged
-from logbus.windows import announcements, log_changes
+from logbus.windows import handover, log_changes
 from logbus.windows.migrations import create_ledger
 from logbus.windows.rows import lock_windows
 
@@ -41,4 +41,4 @@ def test_the_ledger_finds_the_few_that_it_has(world: World) -> None:
 
 def test_a_consumer_takes_them_all(world: World) -> None:
     create_ledger(world.ledger.engine)
-    assert announcements.take(world.ledger.engine, "consumer", "p", STARTS, "run", NOW) == STARTS
+    assert handover.take(world.ledger.engine, "consumer", "p", STARTS, "run", NOW) == STARTS

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from logbus.errors import AnotherCluster, OtherRecords, RecordsLost, UserError, WindowBusy
-from logbus.loads.comparison import WindowReading
+from logbus.loads.history import WindowReading
 from logbus.model import FrozenWindow
 from logbus.status import replay
 from logbus.status.replay import ReplayPlan, Span

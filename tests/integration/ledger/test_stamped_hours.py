@@ -5,10 +5,10 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
-from logbus.loads import stamped_hours
-from logbus.loads.stamped_hours import StampedHours, elsewhere_notes, missing_of_stamped, windows_holding
+from logbus.loads import completeness
+from logbus.loads.completeness import StampedHours, elsewhere_notes, missing_of_stamped, windows_holding
 from logbus.model import Interval
-from logbus.status.ledger_totals import read_ledger
+from logbus.status.ledger_facts import read_ledger
 from logbus.windows.migrations import create_ledger
 
 from tests.support.ledgers import NOW, World, at, hour, stamps
@@ -36,7 +36,7 @@ def ahead(shared_world: World) -> World:
 
 def hours(world: World, number: int) -> StampedHours:
     with world.ledger.engine.connect() as connection:
-        found = stamped_hours.stamped_hours(connection, world.ledger.window("p", at(number)))
+        found = completeness.stamped_hours(connection, world.ledger.window("p", at(number)))
     assert found is not None
     return found
 
@@ -87,7 +87,7 @@ def test_a_window_that_is_not_loaded_has_no_hours(world: World) -> None:
     world.fill(10, 11)
     window = world.freeze(10)
     with world.ledger.engine.connect() as connection:
-        assert stamped_hours.stamped_hours(connection, window) is None
+        assert completeness.stamped_hours(connection, window) is None
 
 
 def test_records_without_a_stamp_are_counted_apart(world: World) -> None:

@@ -12,7 +12,7 @@ import pytest
 from logbus import errors
 from logbus.loads.engine import connect
 from logbus.streams import stream_ledger
-from logbus_spark.job import PlanSlice
+from logbus_spark.records import PlanSlice
 from logbus_spark.stream_driver import FAILED_JOBS_MAX
 from logbus_spark.stream_task import EpochJob, EpochTaskResult
 from sqlalchemy.exc import SQLAlchemyError

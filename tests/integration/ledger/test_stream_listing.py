@@ -8,8 +8,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
-from logbus.errors import StreamUnknown
-from logbus.exit_codes import ExitCode
+from logbus.errors import ExitCode, StreamUnknown
 from logbus.expressions import count
 from logbus.status.ledger_checks import check_all
 from logbus.streams import listing, stream_ledger

@@ -12,10 +12,10 @@ import pyarrow as pa
 import pytest
 from click.testing import CliRunner, Result
 from logbus.cli import main, options
-from logbus.exit_codes import ExitCode
+from logbus.errors import ExitCode
 from logbus.kafka import topics
 from logbus.model import instant_text, milliseconds
-from logbus.status.ledger_totals import read_ledger
+from logbus.status.ledger_facts import read_ledger
 from pyiceberg.catalog import load_catalog
 from pyiceberg.utils.config import Config
 

@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 from click.testing import Result
 from logbus.cli import options
-from logbus.errors import BrokerUnavailable, ErrorBudgetExceeded
-from logbus.exit_codes import ExitCode
+from logbus.errors import BrokerUnavailable, ErrorBudgetExceeded, ExitCode
 from logbus.kafka import topics
 from logbus.model import Pipeline, TaskKey, instant_text
 from logbus.waiting import PATIENCE_SECONDS, wait_until

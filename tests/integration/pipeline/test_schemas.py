@@ -17,7 +17,7 @@ from logbus.cli import main
 from logbus.loads import redrive
 from logbus.loads.engine import connect
 from logbus.loads.sinks import sink_for
-from logbus.schemas.wire_format import VALUE_HEADER
+from logbus.parsing.decoders import VALUE_HEADER
 from logbus_spark.application import LoadState
 from logbus_spark.records import SAMPLED_RECORDS_MAX
 from sqlalchemy import text

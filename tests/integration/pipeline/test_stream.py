@@ -18,10 +18,8 @@ from logbus.streams import stream_ledger
 from logbus.streams.definition import define_live_rows, define_stream
 from logbus.streams.proof import prove_due
 from logbus.streams.run import StreamSubmission
-from logbus_spark.checkpoint_location import SETTING
-from logbus_spark.job import PlanSlice, pack_slices
-from logbus_spark.records import SAMPLED_RECORDS_MAX, read_plan
-from logbus_spark.stream_driver import SparkTasks, StreamDriver, StreamRun
+from logbus_spark.records import SAMPLED_RECORDS_MAX, PlanSlice, pack_slices, read_plan
+from logbus_spark.stream_driver import CHECKPOINT_SETTING, SparkTasks, StreamDriver, StreamRun
 from logbus_spark.stream_task import EpochJob, EpochTaskResult, aggregate_chunks
 from pyspark.sql import DataFrame, SparkSession
 from sqlalchemy import Engine, text
@@ -112,7 +110,7 @@ def structured(session: SparkSession, checkpoints: Path, name: str) -> str:
     files = checkpoints.with_name(f"files of {name}")
     files.mkdir(exist_ok=True)
     (files / str(len([*files.iterdir()]))).write_text("a word")
-    session.conf.set(SETTING, str(checkpoints))
+    session.conf.set(CHECKPOINT_SETTING, str(checkpoints))
     query = session.readStream.text(str(files)).writeStream.queryName(name).format("noop").trigger(availableNow=True).start()
     query.awaitTermination()
     return str(query.id)
@@ -136,7 +134,7 @@ def test_nothing_that_lies_on_the_drivers_disk_matters_to_a_stream(
     ids = {name: structured(session, tmp_path / f"of {name}", name) for name in ("words", "others")}
     shutil.copytree(tmp_path / "of words", tmp_path / "old")
     assert structured(session, tmp_path / "of words", "words") == ids["words"]
-    (tmp_path / "spark-defaults.conf").write_text(f"{SETTING} {live.as_uri()}\n")
+    (tmp_path / "spark-defaults.conf").write_text(f"{CHECKPOINT_SETTING} {live.as_uri()}\n")
     monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
     runs: list[tuple[str, str, str, str | None]] = [
         ("words", "first", "", None),  # behind Spark Connect
@@ -165,8 +163,8 @@ def test_nothing_that_lies_on_the_drivers_disk_matters_to_a_stream(
         settings = pipeline.client_config
         StreamSubmission(warehouse_url=warehouse_url, client_config=settings, say=lines.append, remote=remote).once(name)
         by_the_ledger = f"is overruled: a stream keeps no checkpoint, and by the ledger {name} is at epoch"
-        line = f"{SETTING} = {live.as_uri()} {by_the_ledger} {overruled}"
-        assert [each for each in lines if SETTING in each] == ([] if overruled is None else [line])
+        line = f"{CHECKPOINT_SETTING} = {live.as_uri()} {by_the_ledger} {overruled}"
+        assert [each for each in lines if CHECKPOINT_SETTING in each] == ([] if overruled is None else [line])
         assert [*home.rglob("*")] == []
         assert live.exists() == bool(checkpoints)
         with pipeline.engine.connect() as connection:

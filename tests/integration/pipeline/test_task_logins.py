@@ -13,13 +13,13 @@ from logbus.errors import AccessDenied
 from logbus.kafka import acls, users
 from logbus.kafka.client import Client
 from logbus.kafka.topics import Topics
-from logbus.loads import roles, task_logins
+from logbus.loads import roles
 from logbus.loads.embedded import EmbeddedPostgres
 from logbus.loads.engine import connect
 from logbus.loads.history import window_history
 from logbus.status import ledger_checks
 from logbus.waiting import wait_until
-from logbus_broker.config.parsers import AUTHORIZERS
+from logbus_broker.setting_parsers import AUTHORIZERS
 from logbus_spark import application
 from logbus_spark.application import LoadState
 from sqlalchemy import Engine, text
@@ -229,7 +229,7 @@ def test_a_newer_attempt_takes_the_logins_of_the_older_one(pipeline: RealPipelin
 def test_what_a_killed_driver_leaves_is_named_and_deleted_by_the_next_load(pipeline: RealPipeline, during_job: Arrange) -> None:
     during_job(None)
     attempts = pipeline.ledger.begin_attempts(pipeline.name, [at(10)], "killed", 1, NOW)
-    logins = task_logins.TaskLogins(pipeline.engine, Client(pipeline.client_config))
+    logins = roles.TaskLogins(pipeline.engine, Client(pipeline.client_config))
     job = logins.for_job(attempts, pipeline.ledger.windows_at(pipeline.name, [at(10)]))
     job.__enter__()
     assert left(pipeline) == (4, 1, []), "a user, its two ranges and group, a role; the attempt is running"
@@ -249,14 +249,14 @@ def test_where_there_are_no_such_logins_the_tasks_have_the_drivers_and_the_windo
     pipeline.send([(10, b"line")])
     during_job(None)
     assert [outcome.state for outcome in pipeline.load(10)] == [LoadState.COMMITTED]
-    assert notes_of(pipeline, 10) == [f"none of their own: {task_logins.NO_LOGIN}; {task_logins.NO_ROLES}"]
+    assert notes_of(pipeline, 10) == [f"none of their own: {roles.NO_LOGIN}; {roles.NO_ROLES}"]
     pipeline.client = broker.client_settings(OTHER_USER, "SCRAM-SHA-512")  # who may not even describe the topic
-    logins = task_logins.TaskLogins(engine, Client(pipeline.client_config))
+    logins = roles.TaskLogins(engine, Client(pipeline.client_config))
     attempts = pipeline.ledger.begin_attempts(pipeline.name, [at(10)], "another", 1, NOW)
     with logins.for_job(attempts, pipeline.ledger.windows_at(pipeline.name, [at(10)])) as login:
-        assert login == task_logins.TaskLogin(client_config=pipeline.client_config, warehouse_url=engine.url)
+        assert login == roles.TaskLogin(client_config=pipeline.client_config, warehouse_url=engine.url)
     (_, note) = notes_of(pipeline, 10)
-    assert note == f"none of their own: the broker lets {OTHER_USER} make no users of its own; {task_logins.NO_ROLES}"
+    assert note == f"none of their own: the broker lets {OTHER_USER} make no users of its own; {roles.NO_ROLES}"
     with engine.begin() as connection:
         connection.execute(text('update logbus."window" set loaded_attempt = 2 where loaded_attempt = 1'))
     assert left(pipeline)[2] == [f"Spark's tasks have the driver's rights: {str(note).removeprefix('none of their own: ')}"]

@@ -13,13 +13,12 @@ from logbus.fingerprint import UNREADABLE_HEADERS, headers_of, headers_of_all, r
 from logbus.kafka.console_format import compiled, envelope
 from logbus.kafka.exact_reader import exact_consumer, read_lists
 from logbus.kafka.topics import to_witness
-from logbus.loads.comparison import read_partition
+from logbus.loads.history import read_partition
 from logbus.model import OffsetRange
-from logbus.shipper.topic_client import _source_and_position
+from logbus.shipper.shipment import _source_and_position
 from logbus.waiting import PATIENCE_SECONDS
 from logbus.web.topic_records import record_json
-from logbus_spark.job import PlanSlice, Run
-from logbus_spark.records import headers_json, of_messages
+from logbus_spark.records import PlanSlice, Run, headers_json, of_messages
 
 from tests.support.broker import AnyBroker, client_settings
 from tests.support.programs import program_or_skip
@@ -64,7 +63,8 @@ def test_many_are_read_at_once_and_each_again(broker: AnyBroker, topic: str) -> 
 
 def test_a_load_has_a_row_for_each_and_its_fingerprint_is_the_same_again(broker: AnyBroker, topic: str) -> None:
     with messages_of(broker, topic) as messages:
-        run = Run(partition=0, slices=(PlanSlice(window_id=1, partition=0, start_offset=0, end_offset=COUNT),))
+        whole = PlanSlice(window_id=1, partition=0, start_offset=0, end_offset=COUNT)
+        run = Run(partition=0, start_offset=0, end_offset=COUNT, slices=(whole,))
         [records] = of_messages(messages, range(COUNT), run)
         assert records.headers is not None
         assert headers_json(records.headers[COUNT - 1]) == json.dumps([["\ufffd", None]])

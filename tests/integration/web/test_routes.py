@@ -9,23 +9,21 @@ from typing import Any
 
 import pytest
 from confluent_kafka import ConsumerGroupTopicPartitions, Producer, TopicPartition
-from logbus.aggregates import aggregation
-from logbus.aggregates.definition import define_aggregate
-from logbus.cli.airflow import warehouse_connection
+from logbus.cli.maintenance import warehouse_connection
 from logbus.expressions import count
 from logbus.kafka.client import Client
 from logbus.kafka.cluster import log_directories, partition_bytes
 from logbus.kafka.topics import Topics
+from logbus.loads.commit_checks import freeze_schemas
 from logbus.loads.dead_letters import ERROR_CHARACTERS_MAX
 from logbus.loads.engine import warehouse_url as parse
-from logbus.loads.frozen_schemas import freeze_schemas
 from logbus.loads.history import window_history
 from logbus.loads.table_audit import HourAudit, Spans, TableReport, record_report
 from logbus.model import instant_text
-from logbus.schemas.schema_book import Schema
-from logbus.schemas.wire_format import reference_to_id
+from logbus.parsing.decoders import Schema, reference_to_id
 from logbus.status.lag import lag_of
-from logbus.streams import stream_ledger
+from logbus.streams import hourly_aggregates, stream_ledger
+from logbus.streams.aggregate_definition import define_aggregate
 from logbus.streams.definition import define_stream
 from logbus.waiting import PATIENCE_SECONDS
 from logbus.web import topic_records
@@ -266,8 +264,8 @@ def test_a_pipeline_shows_what_it_is_how_its_hours_went_and_who_tried(places: Ui
 
 def test_the_page_of_a_pipeline_shows_what_is_computed_from_it(places: UiClient, own: RealPipeline) -> None:
     by_hour = define_aggregate("by_hour", own.name, keys=[], measures={"count": count()})
-    aggregation.define(own.engine, by_hour, NOW)
-    aggregation.bring_up_to_date(own.engine, "by_hour", "test", lambda: NOW)
+    hourly_aggregates.define(own.engine, by_hour, NOW)
+    hourly_aggregates.bring_up_to_date(own.engine, "by_hour", "test", lambda: NOW)
     stream_ledger.define(own.engine, define_stream("live", own.name, keys=[], measures={"count": count()}), NOW)
     page = places.json(f"/api/pipelines/{own.name}")
     [aggregate], [stream] = page["aggregates"], page["streams"]

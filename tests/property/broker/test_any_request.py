@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 from logbus_broker.api.handler import Pending
-from logbus_broker.config.settings import topic_fields
 from logbus_broker.errors import ProtocolError
 from logbus_broker.protocol.api import APIS, ApiKey
 from logbus_broker.protocol.codec import request_class
+from logbus_broker.settings import topic_fields
 
 from tests.support.engine import Harness, batch
 from tests.support.examples import examples

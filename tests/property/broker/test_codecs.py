@@ -14,9 +14,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from logbus_broker.errors import ProtocolError
-from logbus_broker.protocol.api import APIS, ApiKey
+from logbus_broker.protocol.api import APIS, ApiKey, Field
 from logbus_broker.protocol.codec import ELEMENTS_MAX, decode_request, encode_response, reader, request_class, response_class
-from logbus_broker.protocol.schema import Field
 
 from tests.support.examples import examples
 from tests.support.kio_messages import requests, responses, written

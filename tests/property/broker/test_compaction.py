@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from logbus_broker.log.compaction import OFFSET_MAP_ENTRY_BYTES
 from logbus_broker.log.segment import LOG
-from logbus_broker.protocol.batch_builder import NewRecord, build_batch
+from logbus_broker.protocol.records import NewRecord, build_batch
 
 from tests.support.batches import NOW_MS
 from tests.support.examples import examples

@@ -10,8 +10,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from logbus_broker.errors import CoordinatorNotAvailable, RequestError
-from logbus_broker.groups.members import EXPECTED_BYTES
-from logbus_broker.groups.messages import JoinAnswer, MemberName, Protocols
+from logbus_broker.groups.members import EXPECTED_BYTES, JoinAnswer, MemberName, Protocols
 from logbus_broker.groups.rebalance import GroupState
 
 from tests.support.examples import examples

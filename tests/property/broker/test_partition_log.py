@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from logbus_broker.errors import StorageError
 from logbus_broker.log.partition_log import PartitionLog
 from logbus_broker.protocol.batch import read_header
-from logbus_broker.protocol.batch_builder import build_batch
-from logbus_broker.protocol.records import Record, read_records
+from logbus_broker.protocol.records import Record, build_batch, read_records
 
 from tests.support.batches import records_at
 from tests.support.examples import examples

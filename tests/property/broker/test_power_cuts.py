@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from logbus_broker.errors import StorageError
 from logbus_broker.log.log_retention import apply_retention
 from logbus_broker.log.partition_log import PartitionLog
-from logbus_broker.protocol.batch_builder import NewRecord, build_batch
+from logbus_broker.protocol.records import NewRecord, build_batch
 
 from tests.sim.disk import SimDisk
 from tests.support.batches import NOW_MS

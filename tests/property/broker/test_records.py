@@ -9,8 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from logbus_broker.errors import RequestError
 from logbus_broker.protocol.batch import BATCH_HEADER_BYTES, read_header
-from logbus_broker.protocol.batch_builder import NewRecord, build_batch
-from logbus_broker.protocol.records import read_keys, read_records, read_timestamps, read_varint, record_bytes, write_varint
+from logbus_broker.protocol.records import (
+    NewRecord,
+    build_batch,
+    read_keys,
+    read_records,
+    read_timestamps,
+    read_varint,
+    record_bytes,
+    write_varint,
+)
 from logbus_broker.protocol.validation import require_keys, validate_new_batch
 
 from tests.support.batches import NOW_MS, altered

@@ -8,7 +8,7 @@ import logging
 from pathlib import Path
 
 import pytest
-from logbus_broker.security import scram
+from logbus_broker.security import sasl
 
 from tests.support.examples import examples
 from tests.support.strangers import Gatehouse
@@ -30,7 +30,7 @@ def test_strangers_get_past_the_gate_with_the_right_password_only(
 def test_a_check_that_is_missing_is_noticed(
     check: str, tmp_path: Path, defects: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(scram, check, lambda *of: True)
+    monkeypatch.setattr(sasl, check, lambda *of: True)
     with pytest.raises(AssertionError, match="has no right password"):
         Gatehouse(tmp_path, 2026, defects).run(0, 400)
     defects.clear()

@@ -8,8 +8,8 @@ from functools import partial
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from logbus_broker.log.leader_epochs import TruncationTicket
 from logbus_broker.log.partition_log import PartitionLog
-from logbus_broker.log.truncation import TruncationTicket
 from logbus_broker.protocol.batch import read_header
 
 from tests.sim.disk import Stopped

@@ -12,9 +12,8 @@ from typing import Any
 import fastavro
 from hypothesis import given
 from hypothesis import strategies as st
-from logbus.schemas.avro_decoder import AvroDecoder
-from logbus.schemas.schema_book import AVRO, Schema
-from logbus.schemas.wire_format import Undecodable, reference_to_id
+from logbus.parsing.avro_decoder import AvroDecoder
+from logbus.parsing.decoders import AVRO, Schema, Undecodable, reference_to_id
 
 PREFIX = reference_to_id(1)
 LONGS = st.integers(-(2**63), 2**63 - 1) | st.integers(-200, 200)

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from logbus.kafka.client import PartitionId
-from logbus.status.replica_plan import Assignment, drained, levelled
+from logbus.status.replica_moves import Assignment, drained, levelled
 
 from tests.support.examples import examples
 

@@ -7,7 +7,7 @@ from itertools import accumulate
 from hypothesis import given
 from hypothesis import strategies as st
 from logbus.model import Grid, Pipeline, instant, milliseconds
-from logbus.streams.epoch_plan import EpochPlanner, Reached
+from logbus.streams.epochs import EpochPlanner, Reached
 from logbus.windows.boundaries import horizon_ms, max_ahead
 
 from tests.support.fake_log import FakeLog

@@ -17,7 +17,7 @@ def test_the_broker_starts_without_packages_of_which_it_needs_a_part() -> None:
     program = """
 import sys, logbus_broker.node
 from logbus_broker.protocol.codec import request_class, response_class
-from logbus_broker.disk.kernel_sync import KernelSync
+from logbus_broker.log.thread_pool import KernelSync
 request_class(3), response_class(3), KernelSync.open()
 print(sorted({"kafka", "crc32c", "caio", "asyncio", "email"} & set(sys.modules)))
 """
@@ -29,7 +29,7 @@ def test_the_whole_packages_can_be_imported_before_the_broker_and_after_it(first
     program = f"""
 {first}
 from logbus_broker.protocol.batch import crc32c as ours
-from logbus_broker.disk.kernel_sync import KernelSync
+from logbus_broker.log.thread_pool import KernelSync
 kernel = KernelSync.open()
 import crc32c, caio.linux_aio, kafka
 from kafka.admin import KafkaAdminClient

@@ -14,7 +14,7 @@ from logbus import assets, task_context
 from logbus.errors import UserError
 from logbus.loads.sinks import PublicTable
 from logbus.model import HOUR, Pipeline, instant_text
-from logbus.operators.take_windows import windows_of_events
+from logbus.operators.spark_submit_window import windows_of_events
 
 from tests.support.airflow_context import HOUR_START
 from tests.support.fake_ledger import window

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from logbus import errors
-from logbus.exit_codes import ExitCode, of_error
+from logbus.errors import ExitCode, exit_code_of
 
 PAGE = Path(__file__).parents[3] / "docs" / "cli.md"
 
@@ -20,7 +20,7 @@ PAGE = Path(__file__).parents[3] / "docs" / "cli.md"
     ],
 )
 def test_an_error_has_its_own_status_or_that_of_its_nearest_ancestor(error: type[Exception], code: ExitCode) -> None:
-    assert of_error(error("said")) is code
+    assert exit_code_of(error("said")) is code
 
 
 def test_the_page_has_a_meaning_for_every_status() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from logbus import java
+from logbus import spark_submit
 from logbus.cli import main
 
 
@@ -33,9 +33,11 @@ def home_with(folder: Path, script: str | None) -> dict[str, str]:
 def test_what_is_wrong_with_java_is_said_in_a_sentence_with_what_to_do(
     script: str | None, said: str | None, tmp_path: Path
 ) -> None:
-    why = java.why_not(home_with(tmp_path, script))
+    why = spark_submit.why_not(home_with(tmp_path, script))
     assert why is None if said is None else f"{tmp_path}/bin/java {said}" in str(why)
-    assert (java.why_not({"PATH": str(tmp_path)}) or "").startswith("no Java on the PATH, so Spark cannot run: install one")
+    assert (spark_submit.why_not({"PATH": str(tmp_path)}) or "").startswith(
+        "no Java on the PATH, so Spark cannot run: install one"
+    )
 
 
 def test_a_load_without_java_says_so_before_it_begins(tmp_path: Path) -> None:

@@ -4,14 +4,14 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from logbus.links import WindowLink
 from logbus.model import Pipeline
-from logbus.operators.audit_window import AuditWindowOperator
+from logbus.operators.audit import AuditWindowOperator
 from logbus.operators.freeze_window import FreezeWindowOperator
 from logbus.operators.load_window import LoadWindowOperator
-from logbus.operators.redrive import RedriveOperator
+from logbus.operators.maintenance import RedriveOperator
 from logbus.operators.spark_submit_window import SparkSubmitWindowOperator
 from logbus.sensors.window_loaded import WindowLoadedSensor
+from logbus.task_context import WindowLink
 
 from tests.support.airflow_context import run_context
 

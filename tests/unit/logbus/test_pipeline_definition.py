@@ -12,9 +12,9 @@ from logbus.model import Pipeline
 from logbus.operators.freeze_window import FreezeWindowOperator
 from logbus.operators.load_window import LoadWindowOperator
 from logbus.operators.spark_submit_window import SparkSubmitWindowOperator
+from logbus.parsing.decoders import FORMATS
 from logbus.pipeline_definition import FIELDS, NAMES, PipelineOptions, as_pipeline, define_pipeline
 from logbus.pipeline_settings import DECLARABLE_TYPES, OTHER_NAMES, PARSERS, SCHEMA_PARSERS, SETTINGS, SINKS
-from logbus.schemas.decoders import FORMATS
 from logbus.windows.table_names import RESERVED_SCHEMAS
 
 

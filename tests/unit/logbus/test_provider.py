@@ -9,8 +9,8 @@ import jsonschema
 import pytest
 from airflow.sdk import BaseHook, BaseOperator, BaseSensorOperator
 from airflow.triggers.base import BaseTrigger
-from logbus.links import WindowLink
 from logbus.provider import KINDS, get_provider_info
+from logbus.task_context import WindowLink
 
 BASES = {"operators": BaseOperator, "sensors": BaseSensorOperator, "hooks": BaseHook, "triggers": BaseTrigger}
 

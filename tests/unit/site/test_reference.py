@@ -51,7 +51,7 @@ def test_every_room_of_the_provider_has_its_classes_with_bases_last() -> None:
     operators = public_classes("operators")
     assert {f"logbus.operators.load_window.{name}Operator" for name in ("Replay", "LoadWindow")} <= {*operators}
     assert {path.rpartition(".")[2] for path in operators[-2:]} == {"SparkWindowOperator", "WindowOperator"}
-    assert "logbus.sensors.window_closed.WindowClosedSensor" in public_classes("sensors")
+    assert "logbus.sensors.window_loaded.WindowClosedSensor" in public_classes("sensors")
     assert "logbus.sensors.window_event.WindowEventTrigger" in public_classes("triggers")
     assert "logbus.hooks.broker.BrokerHook" in public_classes("hooks")
 

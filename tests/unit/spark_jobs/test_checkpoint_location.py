@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 from logbus.streams.stream_ledger import Ownership
-from logbus_spark.checkpoint_location import overruled
 from logbus_spark.session import setting_of_jvm
+from logbus_spark.stream_driver import overruled_checkpoint
 
 QUERY = "7f1c0c5e-8a5d-4f6e-9d53-6f0f4f0f9e11"
 METADATA = f'{{"id":"{QUERY}"}}'.encode()
@@ -17,7 +17,7 @@ OWNERSHIP = Ownership(stream="clicks", owner=3, positions={0: 17, 1: 0}, epoch=1
 
 def overruled_line(location: str) -> str:
     """Without what is the same each time."""
-    before, _, after = overruled(location, OWNERSHIP).partition(BY_THE_LEDGER)
+    before, _, after = overruled_checkpoint(location, OWNERSHIP).partition(BY_THE_LEDGER)
     assert before.startswith("spark.sql.streaming.checkpointLocation = ")
     return after
 
@@ -57,7 +57,7 @@ def test_what_cannot_be_looked_at_is_overruled_as_well(tmp_path: Path, monkeypat
     monkeypatch.chdir(tmp_path)
     os.mkfifo("metadata")
     assert overruled_line(location) == ""
-    assert overruled(location, OWNERSHIP).isprintable()
+    assert overruled_checkpoint(location, OWNERSHIP).isprintable()
 
 
 def test_only_a_program_beside_a_jvm_asks_for_its_settings() -> None:

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from hypothesis import given
 from hypothesis import strategies as st
 from logbus.model import FrozenWindow, OffsetRange
-from logbus_spark.job import TaskPlan, pack
+from logbus_spark.records import TaskPlan, pack
 
 from tests.support.fake_ledger import window as frozen
 

@@ -6,9 +6,8 @@ import pyarrow as pa
 import pytest
 from logbus.loads.read_tally import FAR_HOURS, HOURS_MAX, NO_HOUR, ReadTally
 from logbus.model import DAY, Grid, milliseconds
-from logbus_spark.job import StagedWindow
 from logbus_spark.load_task import count
-from logbus_spark.records import Records
+from logbus_spark.records import Records, StagedWindow
 
 SECONDS = Grid(timedelta(seconds=1))
 WINDOW = StagedWindow(window_id=1, attempt=1, start_ms=1000, end_ms=2000, staging_table="s", dead_letter_table="d")

@@ -37,6 +37,8 @@ def test_python_workers_of_spark_start_without_what_no_task_needs() -> None:
     heavy = {"pandas", "sqlalchemy", "psycopg", "airflow", "httpx", "fastavro", "google.protobuf"}
     arrays = "import logbus_spark.worker_daemon as daemon; daemon.load_task.keep_pandas_out(); import pyarrow; pyarrow.array([1])"
     assert not modules_after(arrays) & heavy
+    # Files are written by Arrow; tables and catalogs are the driver's.
+    assert not modules_after("import logbus_spark.sinks.iceberg") & (heavy | {"pyiceberg"})
 
 
 def test_a_driver_of_loads_starts_without_what_only_schemas_need() -> None:

@@ -42,11 +42,11 @@ from sqlalchemy.exc import InterfaceError, OperationalError
 from logbus import errors, model
 from logbus.loads import commit_checks, tally, target
 from logbus.loads.commit import commit_in, committed_counts, connection_died
+from logbus.loads.completeness import complete_until
 from logbus.loads.directory import AttemptFile, Directory
 from logbus.loads.engine import COPY_SETTINGS, libpq_uri
-from logbus.loads.sinks import ROWS_OF_RECORD_MAX, MaintenanceOptions, PublicTable, data_files, iceberg_table, snapshot_entry
+from logbus.loads.sinks import ROWS_OF_RECORD_MAX, MaintenanceOptions, PublicTable, iceberg_table, snapshot_entry
 from logbus.loads.sinks.postgres import create_dead_letters, lock_current, seal
-from logbus.windows.coverage import complete_until
 from logbus.windows.rows import ATTEMPT_RUNNING, COMMITTED, FAILED, SUPERSEDED
 from logbus.windows.table_names import TableName, parse_table
 
@@ -147,8 +147,8 @@ class IcebergSink:
         dead = seal(self.engine, attempt, winners)
         directory = self.directory()
         paths = [directory.path_of(file) for file in files]
-        rows = data_files.count_batches(lambda: data_files.counted_batches(paths, directory.filesystem))
-        return replace(data_files.with_dead_letters(rows, dead), files=data_files.content_hashes(directory, paths))
+        rows = iceberg_table.count_batches(lambda: iceberg_table.counted_batches(paths, directory.filesystem))
+        return replace(iceberg_table.with_dead_letters(rows, dead), files=iceberg_table.content_hashes(directory, paths))
 
     def commit(self, load: commit_checks.SealedWindow, now: datetime) -> model.WindowCounts:
         try:
@@ -231,14 +231,14 @@ class IcebergSink:
         with self.engine.connect() as connection:
             dead_letters = tally.count(connection, None, dead, {"window_id": window.id})
         try:
-            rows = data_files.count_batches(lambda: self._public_batches(window.interval))
+            rows = iceberg_table.count_batches(lambda: self._public_batches(window.interval))
         except FileNotFoundError:  # `compare_values` reports which one
             rows = tally.Counted()
-        return data_files.with_dead_letters(rows, dead_letters).tallies
+        return iceberg_table.with_dead_letters(rows, dead_letters).tallies
 
     def _public_batches(self, interval: model.Interval) -> Iterable[pa.RecordBatch]:
         """The window's public rows, only the columns that are counted."""
-        scan = self.table().scan(row_filter=_window_filter(interval), selected_fields=tuple(data_files.COUNTED_COLUMNS))
+        scan = self.table().scan(row_filter=_window_filter(interval), selected_fields=tuple(iceberg_table.COUNTED_COLUMNS))
         return scan.to_arrow_batch_reader()
 
     def rows_of(self, window: model.FrozenWindow, partition: int, offset: int) -> Sequence[Mapping[str, Any]]:
@@ -257,7 +257,7 @@ class IcebergSink:
         directory = self.directory()
         tasks = self.table().scan(row_filter=_window_filter(window.interval)).plan_files()
         paths = [directory.path_of(task.file.file_path) for task in tasks]
-        return tally.join_reports(data_files.compare_files(directory, then.files, paths), dead_letters)
+        return tally.join_reports(iceberg_table.compare_files(directory, then.files, paths), dead_letters)
 
     # Files that are no longer needed.
 

@@ -16,7 +16,7 @@ from sqlalchemy.exc import ProgrammingError
 
 from logbus.errors import UserError
 from logbus.windows.sql_errors import INSUFFICIENT_PRIVILEGE, UNDEFINED_TABLE, sqlstate_of
-from logbus.windows.table_names import LEAF_SCHEMA, SCHEMA, STAGING_SCHEMA, identifier, quoted
+from logbus.windows.table_names import LEAF_SCHEMA, SCHEMA, STAGING_SCHEMA, quoted
 
 # The last of versions/. If two branches each add a revision of the same number, a test fails when they are merged.
 REVISION = "0008"
@@ -91,5 +91,5 @@ def upgrade(connection: Connection) -> None:
 def create_schema(connection: Connection, name: str) -> None:
     """Creates the schema unless it exists. `if not exists` alone is refused to a role that may create no schema, though there is
     none to create."""
-    if connection.execute(text("select to_regnamespace(:name)"), {"name": identifier(name)}).scalar_one() is None:
+    if not connection.scalar(text("select exists(select from pg_namespace where nspname = :name)"), {"name": name}):
         connection.execute(text(f"create schema if not exists {quoted(name)}"))

@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 
 from logbus_broker.clock import SystemClock
-from logbus_broker.config.settings import LogConfig
-from logbus_broker.disk.filesystem import FileSystem
+from logbus_broker.filesystem import FileSystem
 from logbus_broker.log.log_retention import apply_retention
 from logbus_broker.log.partition_log import PartitionLog
+from logbus_broker.settings import LogConfig
 
 from benchmarks.costs.retention import DUE, SEGMENTS, due_files, is_gone, write_logs
 

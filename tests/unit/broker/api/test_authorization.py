@@ -13,13 +13,13 @@ from typing import Any
 import pytest
 from logbus_broker.api.authorization import NEEDS, NOT_SAID
 from logbus_broker.api.dispatch import HANDLERS
-from logbus_broker.config.parsers import AUTHORIZERS
 from logbus_broker.logs import audit, set_up_audit_log
 from logbus_broker.protocol.api import APIS, ApiKey, ErrorCode
 from logbus_broker.protocol.batch import read_header
 from logbus_broker.protocol.codec import request_class
 from logbus_broker.protocol.framing import NOWHERE
 from logbus_broker.security.state import AUDIT_TOPIC, AclOperation, AclPermission, AclResourceType, PatternType
+from logbus_broker.setting_parsers import AUTHORIZERS
 
 from tests.support.batches import plain_batch
 from tests.support.engine import Harness, batch, produced

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 from logbus_broker.cluster.topic_registry import OFFSETS_TOPIC
-from logbus_broker.config.settings import LogConfig
 from logbus_broker.protocol.api import ApiKey, ErrorCode
 from logbus_broker.protocol.codec import request_class
+from logbus_broker.settings import LogConfig
 
 from tests.support import admin
 from tests.support.admin import grow

@@ -10,11 +10,11 @@ from pathlib import Path
 from uuid import UUID
 
 import pytest
-from logbus_broker.config.catalog import describe_topic
-from logbus_broker.config.settings import LogConfig
 from logbus_broker.errors import StartupError
 from logbus_broker.protocol.api import ApiKey
 from logbus_broker.protocol.codec import request_class
+from logbus_broker.settings import LogConfig
+from logbus_broker.settings_catalog import describe_topic
 
 from tests.support.admin import APPEND, BROKER, DELETE, SET, SUBTRACT, TOPIC, alter, describe, replace_all, setting
 from tests.support.engine import Harness
@@ -246,7 +246,7 @@ def test_every_setting_is_shown_and_explained(described: Harness) -> None:
     node = describe(described, BROKER, "0").configs
     assert sorted(one.name for one in node) == setting_names()
     for one in [*node, *describe(described, TOPIC, "clicks").configs]:
-        assert one.documentation, f"{one.name} has no text in broker/logbus_broker/config/catalog.py"
+        assert one.documentation, f"{one.name} has no text in broker/logbus_broker/settings_catalog.py"
         assert one.synonyms[-1].source == 5, "every setting has a default"
 
 

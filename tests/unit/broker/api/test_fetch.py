@@ -16,16 +16,16 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
-from logbus_broker.api.authorizer import Authorizer
+from logbus_broker.api.authorization import Authorizer
 from logbus_broker.api.fetch import READ_AT_ONCE_MAX, handle_replica_fetch, replica_fetch_of
 from logbus_broker.api.handler import Pending
-from logbus_broker.config.settings import BrokerConfig, LogConfig
 from logbus_broker.protocol.api import APIS, ApiKey, ErrorCode
 from logbus_broker.protocol.codec import request_class
 from logbus_broker.protocol.framing import Origin, Request
 from logbus_broker.protocol.records import read_records
 from logbus_broker.protocol.replica_fetch import REPLICA_FETCH_VERSION, ReplicaFetch, encode_replica_fetch, parse_replica_answer
 from logbus_broker.security.state import SecurityState
+from logbus_broker.settings import BrokerConfig, LogConfig
 
 from tests.support.batches import NOW_MS, plain_batch
 from tests.support.engine import Harness, batch

@@ -10,7 +10,7 @@ from uuid import UUID
 import pytest
 from logbus_broker.api.cluster_metadata import forget_offsets
 from logbus_broker.api.handler import Pending
-from logbus_broker.api.offsets_topic import sweep_groups
+from logbus_broker.api.internal_topics import sweep_groups
 from logbus_broker.cluster.metadata_image import ClusterTopic, DeletionRequested, MetadataDelta, MetadataImage
 from logbus_broker.cluster.topic_registry import partition_of_group
 from logbus_broker.errors import BrokerError, NotLeaderOrFollower

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from logbus_broker.api.handler import Pending
 from logbus_broker.cluster.cluster_view import BrokerAddress, LocalView
-from logbus_broker.config.parsers import Listener
 from logbus_broker.errors import CoordinatorNotAvailable, InvalidReplicationFactor
 from logbus_broker.log.background_tasks import SLICE_SECONDS
 from logbus_broker.protocol.api import ApiKey, ErrorCode
 from logbus_broker.protocol.codec import request_class
+from logbus_broker.setting_parsers import Listener
 
 from tests.support.engine import Harness
 from tests.support.group_client import SESSION_MS, Client, subscription

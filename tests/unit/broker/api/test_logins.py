@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from logbus_broker.api import logins
+from logbus_broker.api import users as logins
 from logbus_broker.errors import StartupError
 from logbus_broker.protocol.api import ApiKey
 from logbus_broker.protocol.codec import request_class
 from logbus_broker.protocol.framing import Origin
-from logbus_broker.security import scram
+from logbus_broker.security import sasl
 from logbus_broker.security.state import ScramMechanism, SecurityState
 
 from tests.support.engine import Harness
@@ -24,7 +24,7 @@ PASSWORD = "the one and only"
 
 
 def upsertion(name: str = "ann", mechanism: int = SHA_256, iterations: int = 4_096, salt: bytes = b"salt", **changed: Any) -> Any:
-    salted = scram.salted_password(SHA_512 if mechanism == SHA_512 else SHA_256, PASSWORD, salt or b"-", 4_096)
+    salted = sasl.salted_password(SHA_512 if mechanism == SHA_512 else SHA_256, PASSWORD, salt or b"-", 4_096)
     fields = {"salted_password": salted, **changed}
     row = request_class(ALTER).ScramCredentialUpsertion
     return row(name=name, mechanism=mechanism, iterations=iterations, salt=salt, **fields)
@@ -82,7 +82,7 @@ def test_what_lies_on_the_disk_is_no_password(tmp_path: Path) -> None:
     alter(broker, upsertion(salt=b"a salt of its own"))
     broker.engine.add_users({"bob": "of-a-file"}, lambda error: None)
     broker.settle()
-    salted = scram.salted_password(SHA_256, PASSWORD, b"a salt of its own", 4_096)
+    salted = sasl.salted_password(SHA_256, PASSWORD, b"a salt of its own", 4_096)
     contents = b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
     assert base64.b64encode(b"a salt of its own") in contents
     for secret in (PASSWORD.encode(), salted, b"of-a-file"):
@@ -114,7 +114,7 @@ def test_users_of_a_file_get_a_credential_once(tmp_path: Path) -> None:
     state = logins.add_users(passwords)(SecurityState())
     assert state.nobody_key
     assert set(state.credentials) == {(user, mechanism) for user in ("ann", "bob") for mechanism in ScramMechanism}
-    assert scram.is_password(state.credentials["bob", SHA_512], SHA_512, "a=b")
+    assert sasl.is_password(state.credentials["bob", SHA_512], SHA_512, "a=b")
     assert logins.add_users({"ann": "another"})(state) is state, "it may have been changed since"
 
 

@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 from logbus_broker.api.handler import Pending
-from logbus_broker.api.offsets_topic import _CHANGES_PER_TURN
-from logbus_broker.config.settings import LogConfig
+from logbus_broker.api.internal_topics import _CHANGES_PER_TURN
 from logbus_broker.groups.committed_offsets import OFFSETS_TOPIC
 from logbus_broker.groups.records import CommittedOffset, GroupKey, OffsetKey, encode_key, encode_value
 from logbus_broker.protocol.api import ApiKey, ErrorCode
-from logbus_broker.protocol.batch_builder import NewRecord, build_batch
 from logbus_broker.protocol.codec import request_class
+from logbus_broker.protocol.records import NewRecord, build_batch
 from logbus_broker.protocol.validation import validate_new_batch
+from logbus_broker.settings import LogConfig
 
 from tests.support.admin import APPEND, DELETE, SET, TOPIC, alter, delete_records, grow
 from tests.support.engine import Harness, batch, produced

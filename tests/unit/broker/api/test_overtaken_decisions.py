@@ -11,7 +11,7 @@ from uuid import UUID
 import pytest
 from logbus_broker.api.cluster_metadata import forget_offsets
 from logbus_broker.api.handler import Pending
-from logbus_broker.api.offsets_topic import _CHANGES_PER_TURN, sweep_groups
+from logbus_broker.api.internal_topics import _CHANGES_PER_TURN, sweep_groups
 from logbus_broker.cluster.metadata_image import DeletionRequested, MetadataDelta, MetadataImage
 from logbus_broker.errors import NotLeaderOrFollower
 from logbus_broker.groups.records import CommittedOffset, OffsetKey

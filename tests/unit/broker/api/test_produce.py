@@ -12,13 +12,12 @@ from typing import Any
 
 import pytest
 from logbus_broker.api.handler import Pending
-from logbus_broker.config.settings import LogConfig
-from logbus_broker.disk.filesystem import FileSystem, OpenFile
+from logbus_broker.filesystem import FileSystem, OpenFile
 from logbus_broker.protocol.api import ApiKey, ErrorCode
-from logbus_broker.protocol.batch_builder import NewRecord, build_batch
-from logbus_broker.protocol.compression import ZSTD
-from logbus_broker.protocol.records import read_records
+from logbus_broker.protocol.batch import ZSTD
+from logbus_broker.protocol.records import NewRecord, build_batch, read_records
 from logbus_broker.protocol.validation import INSPECTED_RECORDS_MAX, INSPECTED_RECORDS_PER_REQUEST_MAX
+from logbus_broker.settings import LogConfig
 
 from tests.support.engine import Harness, batch, produced
 from tests.support.logs import FailingDisk

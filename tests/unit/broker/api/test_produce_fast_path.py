@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 from logbus_broker.api.produce_fast_path import SHAPES_MAX
-from logbus_broker.disk.filesystem import FileSystem, OpenFile
 from logbus_broker.errors import StorageError
+from logbus_broker.filesystem import FileSystem, OpenFile
 from logbus_broker.log.partition import Partition
 from logbus_broker.log.segment_index import SegmentIndex
 from logbus_broker.protocol.api import ErrorCode

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 from logbus_broker.api.handler import Pending
-from logbus_broker.config.settings import LogConfig
 from logbus_broker.errors import BrokerError, NotLeaderOrFollower, StorageError
 from logbus_broker.log.partition import Partition
 from logbus_broker.protocol.api import ApiKey, ErrorCode
 from logbus_broker.protocol.codec import request_class, response_class
+from logbus_broker.settings import LogConfig
 
 from tests.support.engine import Harness, batch, produced
 from tests.support.logs import headers_from

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from logbus_broker.disk.filesystem import FileSystem, OpenFile, OpenFiles
+from logbus_broker.filesystem import FileSystem, OpenFile, OpenFiles
 from logbus_broker.protocol.api import ApiKey, ErrorCode
 from logbus_broker.protocol.codec import request_class
 

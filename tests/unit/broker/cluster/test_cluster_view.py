@@ -23,11 +23,11 @@ from logbus_broker.cluster.metadata_image import (
     PartitionState,
 )
 from logbus_broker.cluster.topic_registry import OFFSETS_TOPIC, Topic, partition_of_group
-from logbus_broker.config.parsers import Listener
 from logbus_broker.errors import CoordinatorNotAvailable, UnknownTopicOrPartition
 from logbus_broker.protocol.api import ApiKey, ErrorCode
 from logbus_broker.protocol.codec import encode_response, request_class, response_class
 from logbus_broker.protocol.framing import Origin, Request
+from logbus_broker.setting_parsers import Listener
 
 from tests.support.engine import Harness
 

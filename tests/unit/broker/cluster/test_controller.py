@@ -10,7 +10,7 @@ from uuid import UUID
 import pytest
 from logbus_broker.cluster import metadata_writes, znodes
 from logbus_broker.cluster.assignment import reassign
-from logbus_broker.cluster.controller_writes import Mandate, write_reassigned, write_states
+from logbus_broker.cluster.controller import Mandate, write_reassigned, write_states
 from logbus_broker.cluster.leader_election import Decision, LeaderBalancing
 from logbus_broker.cluster.metadata_image import NO_LEADER, PartitionState, StateChange
 from logbus_broker.cluster.metadata_log import log_entry, state_writes

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 from logbus_broker.cluster import znodes
-from logbus_broker.cluster.controller_writes import Candidate, Claim, Mandate, claim, judge
+from logbus_broker.cluster.controller import Candidate, Claim, Mandate, claim, judge
 from logbus_broker.cluster.store import Create, Delete, Node, NoNode, Set
 from logbus_broker.errors import MalformedNode, RequestTimedOut
 

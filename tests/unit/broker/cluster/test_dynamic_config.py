@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from logbus_broker.cluster.dynamic_config import ImageSettings
 from logbus_broker.cluster.metadata_image import MetadataImage, Settings
-from logbus_broker.config.settings import LogConfig
+from logbus_broker.settings import LogConfig
 
 ME = 1
 

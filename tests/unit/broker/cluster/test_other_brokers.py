@@ -6,8 +6,8 @@ A broker whose port refuses connections is suspected until it answers, and not s
 from __future__ import annotations
 
 import pytest
+from logbus_broker.cluster.membership import SUSPECT_SECONDS, FailureDetector, OtherBrokers
 from logbus_broker.cluster.metadata_image import BrokerNode, Endpoint, MetadataImage
-from logbus_broker.cluster.other_brokers import SUSPECT_SECONDS, FailureDetector, OtherBrokers
 
 LISTENER = "INTERNAL"
 

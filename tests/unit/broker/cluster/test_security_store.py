@@ -19,8 +19,8 @@ from logbus_broker.cluster import security_store
 from logbus_broker.cluster.metadata_image import SecurityChange
 from logbus_broker.cluster.security_store import Edit, LocalSecurity
 from logbus_broker.cluster.store import Set, commit
-from logbus_broker.disk.filesystem import FileSystem
 from logbus_broker.errors import BrokerError, InvalidRequest, RequestTimedOut, StartupError
+from logbus_broker.filesystem import FileSystem
 from logbus_broker.log.background_tasks import Until
 from logbus_broker.log.log_directory import LogDirectory
 from logbus_broker.security.state import (

@@ -73,7 +73,7 @@ def test_a_store_that_never_began_is_closed() -> None:
 
 ALONE = """
 import sys
-from logbus_broker.config.properties import build_config
+from logbus_broker.properties import build_config
 from logbus_broker.node import LogBroker
 
 LogBroker(build_config({"listeners": "PLAINTEXT://127.0.0.1:0", "log.dirs": sys.argv[1]}))

@@ -13,7 +13,7 @@ from logbus_broker.errors import (
     RebalanceInProgress,
     UnknownMember,
 )
-from logbus_broker.groups.messages import JoinAnswer, MemberName
+from logbus_broker.groups.members import JoinAnswer, MemberName
 from logbus_broker.groups.rebalance import GroupState
 
 from tests.support.groups import DELAY_MS, REBALANCE_MS, SESSION_MS, CountingMembers, GroupUnderTest, state_of

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from logbus_broker.groups.messages import StoredGroup, StoredMember
+from logbus_broker.groups.members import StoredGroup, StoredMember
 from logbus_broker.groups.records import (
     CommittedOffset,
     GroupKey,

@@ -3,8 +3,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from logbus_broker.disk.filesystem import FileSystem
 from logbus_broker.errors import StartupError
+from logbus_broker.filesystem import FileSystem
 from logbus_broker.log.checkpoint import read_checkpoint, write_checkpoint
 
 

@@ -9,13 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from logbus_broker.disk.filesystem import FileSystem
+from logbus_broker.filesystem import FileSystem
 from logbus_broker.log.background_tasks import SLICE_SECONDS
 from logbus_broker.log.cleaner import ENDED, REST_SECONDS_MAX, REST_SECONDS_MIN, LogCleaner, run_slice
-from logbus_broker.log.truncation import TruncationTicket
+from logbus_broker.log.leader_epochs import TruncationTicket
 from logbus_broker.protocol.api import ApiKey
-from logbus_broker.protocol.batch_builder import NewRecord, build_batch
-from logbus_broker.protocol.records import Record, read_records
+from logbus_broker.protocol.records import NewRecord, Record, build_batch, read_records
 
 from tests.support.admin import SET, TOPIC, alter
 from tests.support.batches import with_deltas

@@ -11,7 +11,7 @@ from logbus_broker.log.log_retention import apply_retention
 from logbus_broker.log.partition_log import PartitionLog
 from logbus_broker.log.segment_list import WARM_SEGMENTS_MAX
 from logbus_broker.protocol.batch import read_header
-from logbus_broker.protocol.batch_builder import NewRecord, build_batch
+from logbus_broker.protocol.records import NewRecord, build_batch
 
 from tests.sim.disk import SimDisk, Stopped
 from tests.support.batches import NOW_MS, with_deltas

@@ -12,14 +12,14 @@ from math import inf
 from pathlib import Path
 
 import pytest
-from logbus_broker.config.parsers import INT64_MAX
-from logbus_broker.config.settings import LogConfig
-from logbus_broker.disk.filesystem import FileSystem, OpenFile
 from logbus_broker.errors import StorageError
+from logbus_broker.filesystem import FileSystem, OpenFile
 from logbus_broker.log.flusher import GATHER_SECONDS, LOOK_AGAIN_SECONDS, STARTS_PER_TURN_MAX
 from logbus_broker.log.partition import Partition
 from logbus_broker.protocol.api import ApiKey
 from logbus_broker.protocol.validation import validate_new_batch
+from logbus_broker.setting_parsers import INT64_MAX
+from logbus_broker.settings import LogConfig
 
 from tests.support.batches import plain_batch
 from tests.support.engine import Harness, batch

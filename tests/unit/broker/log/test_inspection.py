@@ -7,12 +7,12 @@ from uuid import UUID, uuid4
 
 import pytest
 from logbus_broker.cli import main
-from logbus_broker.disk.filesystem import FileSystem
+from logbus_broker.filesystem import FileSystem
 from logbus_broker.log.inspection import Verification
 from logbus_broker.log.log_directory import LogDirectory
 from logbus_broker.log.partition import Partition
 from logbus_broker.protocol.batch import BatchHeader
-from logbus_broker.protocol.batch_builder import NewRecord, build_batch
+from logbus_broker.protocol.records import NewRecord, build_batch
 
 from tests.support.batches import NOW_MS, stamped, validated
 from tests.support.logs import append, compact, files_with, flush, open_log, truncate

@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from logbus_broker import join
 from logbus_broker.cluster import metadata_image, metadata_watcher, metadata_writes, store
 from logbus_broker.cluster.topic_registry import AUDIT_PARTITIONS
-from logbus_broker.config.settings import BrokerConfig
-from logbus_broker.disk.filesystem import FileSystem
 from logbus_broker.errors import BrokerError, StartupError
-from logbus_broker.log import join
+from logbus_broker.filesystem import FileSystem
 from logbus_broker.log.log_directory import LogDirectory
 from logbus_broker.security.state import AUDIT_TOPIC, SecurityState, encode_state
+from logbus_broker.settings import BrokerConfig
 
 from tests.support.engine import Harness, batch
 from tests.support.manual_clock import ManualClock

@@ -4,7 +4,7 @@ import errno
 from pathlib import Path
 
 import pytest
-from logbus_broker.disk.filesystem import FileSystem
+from logbus_broker.filesystem import FileSystem
 from logbus_broker.log.leader_epochs import LEADER_EPOCHS, LeaderEpochs
 from logbus_broker.log.partition_log import PartitionLog
 from logbus_broker.protocol.batch import Buffer

@@ -8,9 +8,8 @@ from uuid import UUID, uuid4
 
 import pytest
 from logbus_broker.cluster.local_files import META
-from logbus_broker.disk.file_names import PARTITION_METADATA
-from logbus_broker.disk.filesystem import FileSystem
 from logbus_broker.errors import StartupError, StorageError
+from logbus_broker.filesystem import PARTITION_METADATA, FileSystem
 from logbus_broker.log.checkpoint import VISIBLE_OFFSETS
 from logbus_broker.log.log_directory import CLEAN_MARKER, LogDirectory
 

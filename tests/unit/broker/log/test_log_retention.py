@@ -9,13 +9,12 @@ import os
 from pathlib import Path
 
 import pytest
-from logbus_broker.disk.filesystem import FileSystem
 from logbus_broker.errors import OffsetOutOfRange, StorageError
+from logbus_broker.filesystem import FileSystem
 from logbus_broker.log.background_tasks import PAUSE_PER_SLICE
 from logbus_broker.log.log_retention import SEGMENTS_PER_STEP, apply_retention
 from logbus_broker.log.partition_log import PartitionLog
-from logbus_broker.log.producer_snapshots import ENCODED_AT_ONCE_MAX
-from logbus_broker.log.producer_state import ProducerState, SentBatch
+from logbus_broker.log.producer_state import ENCODED_AT_ONCE_MAX, ProducerState, SentBatch
 from logbus_broker.protocol.api import ApiKey
 
 from tests.support.batches import NOW_MS, plain_batch

@@ -4,11 +4,11 @@ from pathlib import Path
 from uuid import UUID
 
 import pytest
-from logbus_broker.config.parsers import INT64_MAX
 from logbus_broker.errors import OutOfOrderSequence, StorageError
 from logbus_broker.log.partition import Partition, Staged
 from logbus_broker.protocol.batch import read_header
 from logbus_broker.protocol.records import read_records
+from logbus_broker.setting_parsers import INT64_MAX
 
 from tests.support.batches import plain_batch, produced, validated
 from tests.support.logs import FailingDisk, open_log, read_all
@@ -109,7 +109,7 @@ def test_a_partition_whose_log_is_damaged_is_made_all_the_same_and_refuses_write
     "function",
     [
         "logbus_broker.log.segment_index.SegmentIndex.observe",
-        "logbus_broker.disk.filesystem.FileSystem.write_some",
+        "logbus_broker.filesystem.FileSystem.write_some",
         "logbus_broker.log.producer_state.ProducerStates.apply_staged",
     ],
 )

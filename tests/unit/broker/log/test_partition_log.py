@@ -6,8 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from logbus_broker.disk.filesystem import FileSystem
 from logbus_broker.errors import OffsetOutOfRange, StorageError
+from logbus_broker.filesystem import FileSystem
 from logbus_broker.log.leader_epochs import LEADER_EPOCHS
 from logbus_broker.log.log_retention import apply_retention
 from logbus_broker.log.partition_log import PartitionLog

@@ -9,8 +9,13 @@ from logbus_broker.errors import OutOfOrderSequence
 from logbus_broker.log.background_tasks import Steps
 from logbus_broker.log.log_retention import apply_retention
 from logbus_broker.log.partition import Partition
-from logbus_broker.log.producer_snapshots import ENCODED_AT_ONCE_MAX, decode_producers, encode_producers
-from logbus_broker.log.producer_state import ProducerState, ProducerStates
+from logbus_broker.log.producer_state import (
+    ENCODED_AT_ONCE_MAX,
+    ProducerState,
+    ProducerStates,
+    decode_producers,
+    encode_producers,
+)
 from logbus_broker.protocol.batch import read_header
 
 from tests.support.batches import NOW_MS, plain_batch, produced, validated

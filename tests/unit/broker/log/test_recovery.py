@@ -5,8 +5,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
-from logbus_broker.disk.filesystem import OpenFile
 from logbus_broker.errors import StorageError
+from logbus_broker.filesystem import OpenFile
 from logbus_broker.log.log_retention import apply_retention
 from logbus_broker.log.partition_log import PartitionLog
 from logbus_broker.protocol.batch import BATCH_HEADER_BYTES, Buffer

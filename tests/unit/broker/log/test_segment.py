@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from logbus_broker.log.partition_log import PartitionLog
 from logbus_broker.log.segment_index import OFFSET_ENTRY, IndexNote
-from logbus_broker.protocol.batch_builder import build_batch
+from logbus_broker.protocol.records import build_batch
 
 from tests.support.batches import records_at
 from tests.support.logs import append, crash_copy, files_with, flush, open_log, segments_in

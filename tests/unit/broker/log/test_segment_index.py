@@ -9,11 +9,11 @@ from bisect import bisect_right
 from pathlib import Path
 
 import pytest
-from logbus_broker.disk.filesystem import FileSystem
+from logbus_broker.filesystem import FileSystem
 from logbus_broker.log.partition_log import PartitionLog
 from logbus_broker.log.segment import Segment
 from logbus_broker.log.segment_index import BLOCK_ENTRIES, OffsetIndex, StoredIndex, TimeIndex
-from logbus_broker.protocol.batch_builder import build_batch
+from logbus_broker.protocol.records import build_batch
 
 from tests.support.batches import records_at
 from tests.support.logs import CountingDisk, append, files_with, flush, open_log

@@ -8,7 +8,7 @@ import pytest
 from logbus_broker.errors import CorruptMessage
 from logbus_broker.log.log_retention import apply_retention
 from logbus_broker.log.partition_log import PartitionLog
-from logbus_broker.protocol.batch_builder import build_batch
+from logbus_broker.protocol.records import build_batch
 
 from tests.support.batches import NOW_MS, altered, plain_batch, records_at, with_deltas
 from tests.support.logs import append, flush, open_log

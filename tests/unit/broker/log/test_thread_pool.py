@@ -9,8 +9,8 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from logbus_broker.disk.filesystem import FileSystem, OpenFile
 from logbus_broker.errors import StorageError
+from logbus_broker.filesystem import FileSystem, OpenFile
 from logbus_broker.log.flusher import FlushTicket
 from logbus_broker.log.segment import Segment
 from logbus_broker.log.thread_pool import SystemThreadPool

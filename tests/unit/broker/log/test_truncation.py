@@ -6,13 +6,13 @@ from pathlib import Path
 from uuid import UUID, uuid4
 
 import pytest
-from logbus_broker.disk.filesystem import FileSlice, FileSystem
 from logbus_broker.errors import OffsetOutOfRange, StorageError
+from logbus_broker.filesystem import FileSlice, FileSystem
 from logbus_broker.log.leader_epochs import LEADER_EPOCHS
 from logbus_broker.log.log_directory import LogDirectory
 from logbus_broker.log.log_retention import apply_retention
 from logbus_broker.log.partition_log import PartitionLog
-from logbus_broker.protocol.batch_builder import NewRecord, build_batch
+from logbus_broker.protocol.records import NewRecord, build_batch
 
 from tests.support.batches import NOW_MS, plain_batch, stamped
 from tests.support.logs import (

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from logbus_broker.config.settings import BrokerConfig
-from logbus_broker.disk.filesystem import FileSlice, FileSystem, OpenFile
+from logbus_broker.filesystem import FileSlice, FileSystem, OpenFile
 from logbus_broker.network.buffers import GATHERED_BYTES_MAX, Output, ShortFile
+from logbus_broker.settings import BrokerConfig
 
 from tests.support.sockets import ScriptedOutput, ScriptedSocket
 

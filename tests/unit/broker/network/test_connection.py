@@ -9,12 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from logbus_broker.api.handler import Parts, Pending
-from logbus_broker.config.settings import BrokerConfig
-from logbus_broker.counters import NetworkCounters
 from logbus_broker.errors import ProtocolError
+from logbus_broker.health import NetworkCounters
 from logbus_broker.network.connection import Connection, Dispatch
-from logbus_broker.protocol.framing import Request
-from logbus_broker.protocol.primitives import PARTITIONS_MAX
+from logbus_broker.protocol.framing import PARTITIONS_MAX, Request
+from logbus_broker.settings import BrokerConfig
 
 from tests.support.sockets import ScriptedSocket, metadata_frame
 

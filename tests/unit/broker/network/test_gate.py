@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from logbus_broker.api.logins import add_users
+from logbus_broker.api.users import add_users
 from logbus_broker.network import gate
 from logbus_broker.network.poller import RESET
 from logbus_broker.protocol import codec, framing
 from logbus_broker.protocol.api import ApiKey
-from logbus_broker.security import login, scram
+from logbus_broker.security import sasl
 from logbus_broker.security.state import SecurityState
 
 from tests.support import logins
@@ -35,11 +35,11 @@ class Scripted:
         context = self.harness.engine.context
         for write in context.security.change(lambda _: STATE):
             write()
-        self.users = scram.Users(lambda: context.security.state, b"key")
+        self.users = sasl.Users(lambda: context.security.state, b"key")
         self.checks = gate.PasswordChecks(self.harness.thread_pool.submit)
-        mechanisms: dict[str, login.Mechanism] = {"PLAIN": lambda first: login.plain(self.users, self.checks.in_thread, first)}
-        for name, mechanism in scram.NAMES.items():
-            mechanisms[name] = lambda first, mechanism=mechanism: scram.exchange(mechanism, self.users, lambda: "server", first)  # type: ignore[misc]
+        mechanisms: dict[str, sasl.Mechanism] = {"PLAIN": lambda first: sasl.plain(self.users, self.checks.in_thread, first)}
+        for name, mechanism in sasl.NAMES.items():
+            mechanisms[name] = lambda first, mechanism=mechanism: sasl.exchange(mechanism, self.users, lambda: "server", first)  # type: ignore[misc]
         limits = {"frame_bytes_max": 524_288, "session_ms_max": 0, "failure_delay_ms": 100, **rules}
         engine = self.harness.engine
         self.gate = gate.Gate(
@@ -47,7 +47,7 @@ class Scripted:
             context,
             dispatch=self.dispatch,
             connect_fast_path=lambda: engine.fast_path and engine.fast_path.connect(),
-            failed=login.FailedLogins(),
+            failed=sasl.FailedLogins(),
         )
         self.loop = Loop(
             engine.dispatch,
@@ -211,7 +211,7 @@ def test_refusals_are_held_back_longer_each_time_for_that_user_and_address(
 
 
 def test_names_that_are_made_up_cost_little_memory() -> None:
-    failed = login.FailedLogins()
+    failed = sasl.FailedLogins()
     for number in range(20_000):
         failed.note("10.0.0.1", f"{number:_>100}" + "x" * 1_000, "unknown_user", 0.1, 1.0)
     assert sum(len(user) for _, user in failed._rows) == 10_000 * 100

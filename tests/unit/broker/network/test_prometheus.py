@@ -7,7 +7,7 @@ import re
 
 from hypothesis import given
 from hypothesis import strategies as st
-from logbus_broker.network.prometheus import BLOCK_BYTES, Metric, Sample, blocks, family, page
+from logbus_broker.metrics import BLOCK_BYTES, Metric, Sample, blocks, family, page
 
 METRIC = Metric(name="some_total", kind="counter", help="Something.", labels=("topic",))
 LINE = re.compile(r'[a-z_]+(\{[a-zA-Z]+="(?:[^"\\\n]|\\[\\n"])*"\})? -?[0-9][0-9.e+-]*')

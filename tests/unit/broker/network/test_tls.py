@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 from logbus_broker.api.handler import Parts, Pending
-from logbus_broker.disk.filesystem import FileSlice, FileSystem
 from logbus_broker.errors import ConfigError
+from logbus_broker.filesystem import FileSlice, FileSystem
 from logbus_broker.network.poller import READ
 from logbus_broker.network.throttling import Throttle
 from logbus_broker.network.tls import HANDSHAKES_PER_TURN_MAX

@@ -3,8 +3,16 @@ from __future__ import annotations
 import pytest
 from logbus_broker.errors import InvalidRecord
 from logbus_broker.protocol.batch import read_header
-from logbus_broker.protocol.batch_builder import IsNewest, NewRecord, build_batch, compact_batch
-from logbus_broker.protocol.records import read_keys, read_records, read_timestamps, record_bytes
+from logbus_broker.protocol.records import (
+    IsNewest,
+    NewRecord,
+    build_batch,
+    compact_batch,
+    read_keys,
+    read_records,
+    read_timestamps,
+    record_bytes,
+)
 
 from tests.support.batches import NOW_MS, altered, validated, with_deltas
 

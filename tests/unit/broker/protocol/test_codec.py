@@ -10,9 +10,8 @@ from typing import Any
 
 import pytest
 from logbus_broker.errors import ProtocolError
-from logbus_broker.protocol.api import ApiKey
+from logbus_broker.protocol.api import ApiKey, read_description
 from logbus_broker.protocol.codec import ELEMENTS_MAX, decode_request, request_class
-from logbus_broker.protocol.schema import read_description
 
 
 def encoded(message: Any, version: int) -> memoryview:

@@ -5,7 +5,7 @@ import struct
 import cramjam
 import pytest
 from logbus_broker.errors import CorruptMessage, UnsupportedCompressionType
-from logbus_broker.protocol.compression import CODEC_NAMES, compress, decompress
+from logbus_broker.protocol.batch import CODEC_NAMES, compress, decompress
 
 DATA = b"10.0.0.1 - - GET /index.html 200\n" * 3000
 

@@ -10,7 +10,7 @@ from logbus_broker.errors import ProtocolError
 from logbus_broker.protocol.api import ApiKey
 from logbus_broker.protocol.codec import request_class
 from logbus_broker.protocol.fetch import FetchAnswer, encode_fetch_response, parse_fetch
-from logbus_broker.protocol.primitives import PARTITIONS_MAX
+from logbus_broker.protocol.framing import PARTITIONS_MAX
 
 from tests.support.kio_messages import read_response
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from logbus_broker.counters import NetworkCounters
 from logbus_broker.errors import ProtocolError, UnsupportedVersion
+from logbus_broker.health import NetworkCounters
 from logbus_broker.network.connection import Connection
 from logbus_broker.protocol.api import APIS, ApiKey
 from logbus_broker.protocol.codec import decode_request, encode_response, response_class

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from logbus_broker.errors import ProtocolError
 from logbus_broker.protocol.api import APIS, ApiKey
 from logbus_broker.protocol.codec import request_class
-from logbus_broker.protocol.framing import CONSTANT_START, read_request, response_head
-from logbus_broker.protocol.primitives import PARTITIONS_MAX, write_uvarint
+from logbus_broker.protocol.framing import CONSTANT_START, PARTITIONS_MAX, read_request, response_head, write_uvarint
 from logbus_broker.protocol.produce import (
     CONSTANT_BYTES_MAX,
     ProduceAnswer,

@@ -6,9 +6,9 @@ import re
 from dataclasses import fields
 from pathlib import Path
 
-from logbus_broker.config.settings import IgnoredSettings
 from logbus_broker.protocol.api import APIS
 from logbus_broker.protocol.codec import request_class
+from logbus_broker.settings import IgnoredSettings
 
 PAGE = Path(__file__).parents[4] / "docs" / "protocol-support.md"
 ROW = re.compile(r"\| (?P<key>\d+) \| (?P<name>\w+) \| (?P<first>\d+)(?:-(?P<last>\d+))? \|")

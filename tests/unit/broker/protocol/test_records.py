@@ -5,8 +5,7 @@ from datetime import UTC, datetime
 import pytest
 from logbus_broker.errors import InvalidRecord
 from logbus_broker.protocol.batch import BATCH_HEADER_BYTES, read_header
-from logbus_broker.protocol.batch_builder import NewRecord, build_batch
-from logbus_broker.protocol.records import read_records
+from logbus_broker.protocol.records import NewRecord, build_batch, read_records
 
 from tests.support.batches import altered, records_at
 

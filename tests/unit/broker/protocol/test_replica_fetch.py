@@ -15,7 +15,7 @@ from logbus_broker.errors import ProtocolError
 from logbus_broker.protocol import replica_fetch
 from logbus_broker.protocol.api import ApiKey
 from logbus_broker.protocol.fetch import parse_fetch
-from logbus_broker.protocol.primitives import PARTITIONS_MAX
+from logbus_broker.protocol.framing import PARTITIONS_MAX
 from logbus_broker.protocol.replica_fetch import (
     NO_OFFSET,
     REPLICA_FETCH_VERSION,

@@ -15,10 +15,8 @@ from logbus_broker.errors import (
     RequestError,
     UnsupportedCompressionType,
 )
-from logbus_broker.protocol.batch import BATCH_HEADER_BYTES, CRC_START, LENGTH_END, read_header
-from logbus_broker.protocol.batch_builder import NewRecord, build_batch
-from logbus_broker.protocol.compression import ZSTD
-from logbus_broker.protocol.records import check_keys, read_keys, read_records, read_timestamps
+from logbus_broker.protocol.batch import BATCH_HEADER_BYTES, CRC_START, LENGTH_END, ZSTD, read_header
+from logbus_broker.protocol.records import NewRecord, build_batch, check_keys, read_keys, read_records, read_timestamps
 from logbus_broker.protocol.validation import (
     INSPECTED_BYTES_MAX,
     INSPECTED_BYTES_PER_REQUEST_MAX,

@@ -12,12 +12,12 @@ from logbus_broker.api.error_codes import code_of
 from logbus_broker.cluster.metadata_image import BrokerNode, MetadataImage, PartitionState
 from logbus_broker.cluster.store import Set
 from logbus_broker.cluster.znodes import incarnation_path
-from logbus_broker.config.settings import BrokerConfig
 from logbus_broker.errors import BrokerError
 from logbus_broker.log.high_watermark import ReplicatedHighWatermark
 from logbus_broker.log.partition import Partition
 from logbus_broker.protocol.replica_fetch import ReplicaPartition
 from logbus_broker.replication.leader import Leader
+from logbus_broker.settings import BrokerConfig
 
 from tests.support.batches import plain_batch, validated
 from tests.support.engine import Harness

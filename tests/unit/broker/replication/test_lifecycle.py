@@ -10,9 +10,9 @@ import pytest
 from logbus_broker.cluster.dynamic_config import ImageSettings
 from logbus_broker.cluster.metadata_image import NO_LEADER, BrokerNode, ClusterTopic, MetadataImage, PartitionState
 from logbus_broker.cluster.znodes import decode_state, state_path
-from logbus_broker.config.settings import LogConfig
 from logbus_broker.errors import BrokerError
 from logbus_broker.replication.lifecycle import WITHDRAW_RETRY_SECONDS, WITHDRAW_SECONDS, ControlledShutdown
+from logbus_broker.settings import LogConfig
 
 from tests.support.manual_clock import ManualClock
 

@@ -12,10 +12,10 @@ from uuid import UUID
 import pytest
 from logbus_broker.cluster.dynamic_config import ImageSettings
 from logbus_broker.cluster.metadata_image import ClusterTopic, MetadataDelta, MetadataImage, PartitionState
-from logbus_broker.config.settings import LogConfig
 from logbus_broker.errors import BrokerError, NotLeaderOrFollower, StorageError
 from logbus_broker.replication.replica_manager import REOPEN_SECONDS, ReplicaManager
 from logbus_broker.replication.replicas import AssignedReplica, OpenedReplica
+from logbus_broker.settings import LogConfig
 
 from tests.support.manual_clock import ManualClock
 

@@ -14,9 +14,9 @@ from uuid import UUID
 import pytest
 from logbus_broker.cluster.metadata_image import NO_LEADER, LogEnd, PartitionState
 from logbus_broker.cluster.topic_registry import Topic
-from logbus_broker.config.settings import LogConfig
 from logbus_broker.errors import StorageError
 from logbus_broker.replication.replicas import AssignedReplica, LogIntegrity, OpenedReplica, ReplicaLogs, state_at_start
+from logbus_broker.settings import LogConfig
 
 from tests.support.engine import ManualThreadPool
 

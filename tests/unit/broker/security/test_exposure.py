@@ -1,8 +1,8 @@
 from __future__ import annotations
 
 import pytest
-from logbus_broker.config.properties import build_config
-from logbus_broker.security.exposure import allowed_by, reach_of, why_closed
+from logbus_broker.node import allowed_by, reach_of, why_closed
+from logbus_broker.properties import build_config
 
 SSL = {"ssl.keystore.location": "key.pem", "ssl.truststore.location": "ca.pem"}
 REQUIRED = {**SSL, "ssl.client.auth": "required"}

@@ -13,7 +13,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from jwt.algorithms import ECAlgorithm, RSAAlgorithm
 from logbus_broker.errors import SaslAuthenticationFailed
-from logbus_broker.security import oauthbearer, scram
+from logbus_broker.security import oauthbearer, sasl
 
 RSA, EC, OTHER = (
     rsa.generate_private_key(65_537, 2_048),
@@ -57,7 +57,7 @@ def first(content: str, authorization_id: str = "") -> bytes:
     return f"n,{authorization_id},\x01auth=Bearer {content}\x01\x01".encode()
 
 
-def log_in(message: bytes, fetches: Fetches | None = None, rules: oauthbearer.TokenRules = RULES) -> scram.Login:
+def log_in(message: bytes, fetches: Fetches | None = None, rules: oauthbearer.TokenRules = RULES) -> sasl.Login:
     """Raises SaslAuthenticationFailed, after the answer that the standard asks for."""
     fetches = fetches or Fetches()
     exchange = oauthbearer.exchange(rules, fetches.keys, message)
@@ -85,7 +85,7 @@ def log_in(message: bytes, fetches: Fetches | None = None, rules: oauthbearer.To
     ],
 )
 def test_a_token_of_the_issuer_logs_in(message: bytes) -> None:
-    assert log_in(message) == scram.Login("ann", until_ms=EXPIRES * 1000)
+    assert log_in(message) == sasl.Login("ann", until_ms=EXPIRES * 1000)
 
 
 def test_clocks_may_disagree() -> None:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 from logbus_broker.errors import ConfigError
-from logbus_broker.security.principals import PrincipalRules, name_of
+from logbus_broker.network.tls import PrincipalRules, name_of
 
 BOB = ((("countryName", "DE"),), (("organizationName", "Acme"),), (("organizationalUnitName", "Data"),), (("commonName", "bob"),))
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import pytest
 from logbus_broker.errors import SaslAuthenticationFailed
-from logbus_broker.security import scram
+from logbus_broker.security import sasl
 from logbus_broker.security.state import ScramMechanism, SecurityState, encode_state
 
 SHA_256, SHA_512 = ScramMechanism.SCRAM_SHA_256, ScramMechanism.SCRAM_SHA_512
@@ -20,7 +20,7 @@ PASSWORD = "pencil"
 
 
 def state_of(*users: str, mechanism: ScramMechanism = SHA_256) -> SecurityState:
-    credential = scram.credential_of_password(mechanism, PASSWORD, SALT)
+    credential = sasl.credential_of_password(mechanism, PASSWORD, SALT)
     return SecurityState(credentials={(user, mechanism): credential for user in users}, nobody_key=b"key")
 
 
@@ -28,19 +28,19 @@ class Client:
     """Sends what a client sends; `doubled` as librdkafka 2.0 does, other attributes as given."""
 
     def __init__(self, state: SecurityState, mechanism: ScramMechanism = SHA_256, nonce: str = "rOprNGfwEbeRWgbNEkqO") -> None:
-        self.users = scram.Users(lambda: state, b"own key")
+        self.users = sasl.Users(lambda: state, b"own key")
         self.mechanism = mechanism
         self.nonce = nonce
 
     def begin(self, bare: str, gs2: str = "n,,") -> str:
         self.bare = bare
-        self.exchange = scram.exchange(self.mechanism, self.users, lambda: SERVER_NONCE, (gs2 + bare).encode())
+        self.exchange = sasl.exchange(self.mechanism, self.users, lambda: SERVER_NONCE, (gs2 + bare).encode())
         self.server_first = next(self.exchange).decode()
         return self.server_first
 
-    def end(self, nonce: str, binding: str = "biws", extensions: str = "", password: str = PASSWORD) -> scram.Login:
+    def end(self, nonce: str, binding: str = "biws", extensions: str = "", password: str = PASSWORD) -> sasl.Login:
         fields = dict(part.split("=", 1) for part in self.server_first.split(","))
-        salted = scram.salted_password(self.mechanism, password, base64.b64decode(fields["s"]), int(fields["i"]))
+        salted = sasl.salted_password(self.mechanism, password, base64.b64decode(fields["s"]), int(fields["i"]))
         hash_name = {SHA_256: "sha256", SHA_512: "sha512"}[self.mechanism]
         key = hmac.digest(salted, b"Client Key", hash_name)
         unproven = f"c={binding},r={nonce}{extensions}"
@@ -55,13 +55,13 @@ class Client:
 
 
 def test_the_example_of_the_standard() -> None:
-    users = scram.Users(lambda: state_of("user"), b"")
-    exchange = scram.exchange(SHA_256, users, lambda: SERVER_NONCE, b"n,,n=user,r=rOprNGfwEbeRWgbNEkqO")
+    users = sasl.Users(lambda: state_of("user"), b"")
+    exchange = sasl.exchange(SHA_256, users, lambda: SERVER_NONCE, b"n,,n=user,r=rOprNGfwEbeRWgbNEkqO")
     assert next(exchange) == b"r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096"
     final = b"c=biws,r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,p=dHzbZapWIk4jUhN+Ute9ytag9zjfMHgsqmmiz7AndVQ="
     with pytest.raises(StopIteration) as ended:
         exchange.send(final)
-    assert ended.value.value == scram.Login("user", b"v=6rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G4=")
+    assert ended.value.value == sasl.Login("user", b"v=6rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G4=")
 
 
 @pytest.mark.parametrize(
@@ -144,8 +144,8 @@ def test_a_broker_logs_in_at_another_as_in_the_standard_and_only_at_one_that_kno
     change: dict[str, tuple[str, str]], is_refused: bool
 ) -> None:
     state = state_of("user")
-    client = scram.log_in(SHA_256, "user", PASSWORD, "rOprNGfwEbeRWgbNEkqO")
-    server = scram.exchange(SHA_256, scram.Users(lambda: state, b""), lambda: SERVER_NONCE, next(client))
+    client = sasl.log_in(SHA_256, "user", PASSWORD, "rOprNGfwEbeRWgbNEkqO")
+    server = sasl.exchange(SHA_256, sasl.Users(lambda: state, b""), lambda: SERVER_NONCE, next(client))
     first = next(server).decode().replace(*change.get("first", ("", "")))
     try:
         with pytest.raises(StopIteration) as ended:
@@ -160,8 +160,8 @@ def test_a_broker_logs_in_at_another_as_in_the_standard_and_only_at_one_that_kno
 @pytest.mark.parametrize("mechanism", [SHA_256, SHA_512])
 def test_a_brokers_user_may_have_any_name(mechanism: ScramMechanism) -> None:
     state = state_of("a,b=c\u00e5", mechanism=mechanism)
-    client = scram.log_in(mechanism, "a,b=c\u00e5", PASSWORD, "abc")
-    server = scram.exchange(mechanism, scram.Users(lambda: state, b""), lambda: SERVER_NONCE, next(client))
+    client = sasl.log_in(mechanism, "a,b=c\u00e5", PASSWORD, "abc")
+    server = sasl.exchange(mechanism, sasl.Users(lambda: state, b""), lambda: SERVER_NONCE, next(client))
     with pytest.raises(StopIteration) as ended:
         server.send(client.send(next(server)))
     assert ended.value.value.user == "a,b=c\u00e5"
@@ -169,12 +169,12 @@ def test_a_brokers_user_may_have_any_name(mechanism: ScramMechanism) -> None:
 
 def test_nothing_is_kept_that_lets_somebody_log_in() -> None:
     stored = json.dumps(encode_state(state_of("ann"))).encode()
-    salted = scram.salted_password(SHA_256, PASSWORD, SALT, scram.ITERATIONS_MIN)
+    salted = sasl.salted_password(SHA_256, PASSWORD, SALT, sasl.ITERATIONS_MIN)
     client_key = hmac.digest(salted, b"Client Key", "sha256")
     for secret in (PASSWORD.encode(), salted, client_key):
         assert secret not in stored
         assert base64.b64encode(secret) not in stored
         assert secret.hex().encode() not in stored
     credential = state_of("ann").credentials["ann", SHA_256]
-    assert scram.is_password(credential, SHA_256, PASSWORD)
-    assert not scram.is_password(credential, SHA_256, PASSWORD + " ")
+    assert sasl.is_password(credential, SHA_256, PASSWORD)
+    assert not sasl.is_password(credential, SHA_256, PASSWORD + " ")

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from logbus.cli import airflow
-from logbus.cli.airflow import command, warehouse_connection
+from logbus.cli import maintenance
+from logbus.cli.maintenance import airflow_command, warehouse_connection
 from logbus.hooks.warehouse import warehouse_url
 from logbus.loads.engine import warehouse_url as parse
 from logbus.spark_submit import LOAD_POOL
@@ -36,10 +36,10 @@ def test_it_makes_the_pool_our_loads_wait_for_and_says_what_it_left_alone(monkey
         made.append((conn_id, replace))
         return conn_id != "spark_default"
 
-    monkeypatch.setattr(airflow, "make_pool", made.append)
-    monkeypatch.setattr(airflow, "make_connection", make_connection)
+    monkeypatch.setattr(maintenance, "make_pool", made.append)
+    monkeypatch.setattr(maintenance, "make_connection", make_connection)
     warehouse = {"LOGBUS_WAREHOUSE_URL": "postgresql://u:secret@h/d"}
-    said = CliRunner(env=warehouse).invoke(command, ["setup", "--slots", "2"])
+    said = CliRunner(env=warehouse).invoke(airflow_command, ["setup", "--slots", "2"])
     assert said.exit_code == 0, said.output
     assert made == [2, ("kafka_default", False), ("warehouse_default", False), ("spark_default", False)]
     assert f"pool {LOAD_POOL}: 2 slots" in said.output

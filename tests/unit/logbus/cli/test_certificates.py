@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from logbus.cli.certificates import RENEWED_BEFORE, SERVER_VALID, Authority
+from logbus.cli.secure_home import RENEWED_BEFORE, SERVER_VALID, Authority
 from logbus.errors import UserError
 
 NAMES = ("localhost", "127.0.0.1", "broker.example")

@@ -18,9 +18,9 @@ import pytest
 from click.testing import CliRunner
 from logbus import errors
 from logbus.cli import COMMANDS, SECTIONS, exit_with_status, main
-from logbus.cli.completion import completer
-from logbus.cli.signals import Stopped, Terminated
-from logbus.exit_codes import ExitCode
+from logbus.cli.endings import Stopped, Terminated
+from logbus.cli.options import completer
+from logbus.errors import ExitCode
 from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError, ProgrammingError
 
 HEAVY = ("airflow", "pyspark", "pyarrow", "sqlalchemy", "rich", "confluent_kafka", "kafka", "duckdb", "psycopg")

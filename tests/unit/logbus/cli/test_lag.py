@@ -7,9 +7,8 @@ import re
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from logbus.cli import lag as command
-from logbus.errors import LogbusError
-from logbus.exit_codes import of_error
+from logbus.cli import monitoring
+from logbus.errors import LogbusError, exit_code_of
 from logbus.status.lag import Lag
 
 NOW = datetime(2026, 11, 21, 12, 30, tzinfo=UTC)
@@ -28,7 +27,7 @@ UNKNOWN = Lag(pipeline="b", topic="t", records_behind={}, problem="the topic was
 
 
 def test_all_pipelines_are_shown_and_problems_said(capsys: pytest.CaptureFixture[str]) -> None:
-    command.show([BEHIND, UNKNOWN], NOW, as_json=False)
+    monitoring.show([BEHIND, UNKNOWN], NOW, as_json=False)
     said = capsys.readouterr()
     row = next(line for line in said.out.splitlines() if line.startswith("a "))
     cells = re.split("  +", row)
@@ -53,15 +52,15 @@ def test_all_pipelines_are_shown_and_problems_said(capsys: pytest.CaptureFixture
 )
 def test_a_script_may_ask_whether_a_pipeline_is_too_far_behind(lags: list[Lag], hours_max: float | None, status: int) -> None:
     try:
-        command.check(lags, hours_max)
+        monitoring.check(lags, hours_max)
     except LogbusError as error:
-        assert (of_error(error), "more than" in str(error)) == (status, status == 5)
+        assert (exit_code_of(error), "more than" in str(error)) == (status, status == 5)
     else:
         assert status == 0
 
 
 def test_a_program_gets_numbers_and_nulls_never_guesses(capsys: pytest.CaptureFixture[str]) -> None:
-    command.show([BEHIND], NOW, as_json=True)
+    monitoring.show([BEHIND], NOW, as_json=True)
     (found,) = json.loads(capsys.readouterr().out)
     assert (found["hours_behind"], found["age_seconds"], found["records_behind"]) == (3, 16_200.0, 35)
     assert (found["seconds_until_expiry"], found["bytes_behind"]) == (172_800.0, None)
@@ -76,11 +75,11 @@ def test_a_program_gets_numbers_and_nulls_never_guesses(capsys: pytest.CaptureFi
     ],
 )
 def test_when_records_would_be_taken_is_told_as_it_is_known(at: datetime | None, by: str | None, text: str) -> None:
-    assert command.taken_text(Lag(pipeline="a", topic="t", records_behind={}, expires_at=at, expires_by=by), NOW) == text
+    assert monitoring.taken_text(Lag(pipeline="a", topic="t", records_behind={}, expires_at=at, expires_by=by), NOW) == text
 
 
 def test_that_there_is_no_pipeline_is_said(capsys: pytest.CaptureFixture[str]) -> None:
-    command.show([], NOW, as_json=True)
+    monitoring.show([], NOW, as_json=True)
     said = capsys.readouterr()
     assert json.loads(said.out) == []
     assert "no pipeline is registered: `logbus pipeline register` registers one" in said.err
@@ -96,4 +95,4 @@ def test_that_there_is_no_pipeline_is_said(capsys: pytest.CaptureFixture[str]) -
     ],
 )
 def test_an_age_is_as_exact_as_somebody_needs_it(span: timedelta | None, shown: str) -> None:
-    assert command.span_text(span) == shown
+    assert monitoring.span_text(span) == shown

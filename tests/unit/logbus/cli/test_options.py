@@ -9,7 +9,7 @@ from typing import Any
 import click
 import pytest
 from click.testing import CliRunner, Result
-from logbus.cli import exporter, load, main, options, pipeline, replay, ship
+from logbus.cli import exporter, load, main, options, pipeline, ship
 from logbus.cli.topic import TopicSettings
 from logbus.loading import Load
 from logbus.model import Pipeline
@@ -128,7 +128,7 @@ def test_a_pipeline_in_the_place_of_an_instant_is_recognised() -> None:
 
 BY_WRAPPERS = {"bootstrap", "client_config", "client_settings", "output_form", "is_json", *load.SPARK_OPTIONS}
 PASSED_ON: list[tuple[click.Command, Callable[..., Any]]] = [
-    *((ship.command, ship.ship), (load.command, Load), (replay.show_plan, Span), (replay.run, Span)),
+    *((ship.command, ship.ship), (load.command, Load), (load.show_plan, Span), (load.run, Span)),
     *((pipeline.register, Pipeline), (exporter.command, exporter.make_sources)),
 ]
 

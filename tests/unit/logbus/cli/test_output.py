@@ -12,12 +12,12 @@ from click.testing import CliRunner
 from logbus.cli import COMMANDS, main, options, output
 from logbus.cli.options import JSON
 from logbus.cli.output import Coloured
-from logbus.cli.query import to_table
+from logbus.cli.tables import to_table
 from rich.console import Console
 
 MODULES = Path(output.__file__).parent
-# airflow prints three names of our own, and the demo draws what it has made itself.
-PRINTING = ("output.py", "airflow.py", "demo.py")
+# `logbus airflow` prints three names of our own, and the demo draws what it has made itself.
+PRINTING = ("output.py", "maintenance.py", "demo.py")
 MARKUP_LIKE = ["[error] disk full", "[2015] [notice] up", "GET [/login] x", r"\[bold]x[/]", ":smile:"]
 
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
+from logbus.cli import load as command
 from logbus.cli import main
-from logbus.cli import replay as command
 from logbus.loading import Load, Loader
 from logbus.model import Pipeline
 from logbus.status.replay import ReplayPlan, ReplayWindow

@@ -6,7 +6,7 @@ import click
 import pytest
 from click.testing import CliRunner
 from logbus.cli import main
-from logbus.cli.replica_moves import BrokerIds, BytesPerSecond, shown_bytes, shown_seconds
+from logbus.cli.cluster import BrokerIds, BytesPerSecond, shown_bytes, shown_seconds
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from logbus.cli.signals import Stop, Terminated, raising, stopping
-from logbus.exit_codes import ExitCode
+from logbus.cli.endings import Stop, Terminated, raising, stopping
+from logbus.errors import ExitCode
 
 
 def test_a_signal_between_two_items_ends_the_work_behind_the_first() -> None:

@@ -10,9 +10,9 @@ import pytest
 from click.core import ParameterSource
 from click.testing import CliRunner, Result
 from logbus.cli import COMMANDS, main
-from logbus.cli.suggestions import OTHER_TOOLS, address_origin
+from logbus.cli.endings import OTHER_TOOLS, address_origin
 from logbus.kafka import client
-from logbus.shipper import topic_client
+from logbus.shipper import shipment
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ NOWHERE = "127.0.0.1:1"
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (topic_client, client):
+    for module in (shipment, client):
         monkeypatch.setattr(module, "ANSWER_SECONDS_MAX", 0.2)
 
 

@@ -7,11 +7,11 @@ from airflow.sdk import DAG
 from logbus.errors import UserError
 from logbus.hooks import warehouse as warehouse_module
 from logbus.hooks.broker import BrokerHook
-from logbus.operators.audit_table import AuditTableOperator
+from logbus.operators.audit import AuditTableOperator
 from logbus.operators.freeze_window import FreezeWindowOperator
 from logbus.operators.load_window import LoadWindowOperator
 from logbus.operators.maintenance import RetentionOperator
-from logbus.operators.produce import ProduceOperator
+from logbus.operators.topic import ProduceOperator
 from logbus.pipelines import define_pipeline
 
 

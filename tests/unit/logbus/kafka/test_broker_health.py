@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
-from logbus.kafka.broker_health import page_url, read_page
+from logbus.status.cluster_checks import page_url, read_page
 
 
 @pytest.mark.parametrize(

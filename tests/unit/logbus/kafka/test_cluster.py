@@ -14,7 +14,7 @@ from kafka.errors import KafkaConnectionError
 from logbus.errors import AccessDenied, BrokerUnavailable, LogbusError, NotAskable
 from logbus.kafka import cluster
 from logbus.kafka.client import Client
-from logbus.status.broker_checks import GIB, room, takes
+from logbus.status.checks import GIB, room, takes
 
 
 def answered(index: int, leader: int, replicas: list[int], isr: list[int]) -> dict[str, Any]:

@@ -6,8 +6,7 @@ import string
 
 import pytest
 from confluent_kafka import KafkaError
-from logbus.errors import AccessDenied, BrokerNotReady, BrokerUnavailable, LogbusError, UserError
-from logbus.exit_codes import ExitCode, of_error
+from logbus.errors import AccessDenied, BrokerNotReady, BrokerUnavailable, ExitCode, LogbusError, UserError, exit_code_of
 from logbus.kafka.errors import COMING, CONNECTING, MEANINGS, MISSING, explain, explain_code, failed_handshake
 
 AT = "the broker at b:1"
@@ -46,8 +45,8 @@ def test_access_denied_names_the_missing_setting_or_grant(code: int, words: tupl
 
 
 def test_access_denied_is_no_reason_to_try_again() -> None:
-    assert of_error(explain_code(KafkaError.TOPIC_AUTHORIZATION_FAILED, "")) is ExitCode.FAILED
-    assert of_error(explain_code(KafkaError._TRANSPORT, "")) is ExitCode.UNREACHABLE
+    assert exit_code_of(explain_code(KafkaError.TOPIC_AUTHORIZATION_FAILED, "")) is ExitCode.FAILED
+    assert exit_code_of(explain_code(KafkaError._TRANSPORT, "")) is ExitCode.UNREACHABLE
     assert all(MEANINGS[code][0] is AccessDenied for code in CONNECTING)
 
 

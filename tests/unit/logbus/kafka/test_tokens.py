@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from logbus.errors import UserError
-from logbus.kafka import tokens
+from logbus.kafka import client_config
 from logbus.kafka.client import Client
 
 
@@ -26,7 +26,7 @@ from logbus.kafka.client import Client
     ],
 )  # fmt: skip
 def test_an_address_says_who_makes_the_tokens_as_for_airflows_provider(settings: dict[str, Any], recipe: str | None) -> None:
-    assert tokens.recipe_of({"sasl.mechanism": "OAUTHBEARER"} | settings) == recipe
+    assert client_config.recipe_of({"sasl.mechanism": "OAUTHBEARER"} | settings) == recipe
 
 
 @pytest.mark.parametrize(
@@ -56,4 +56,4 @@ def test_amazons_token_is_made_by_its_library_and_expires_in_seconds(monkeypatch
         "    generate_auth_token = staticmethod(lambda region: (f'signed for {region}', 1_700_000_000_500))\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
-    assert tokens.token_function("msk:eu-west-1")("") == ("signed for eu-west-1", 1_700_000_000.5)
+    assert client_config.token_function("msk:eu-west-1")("") == ("signed for eu-west-1", 1_700_000_000.5)

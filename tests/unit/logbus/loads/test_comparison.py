@@ -6,8 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 from logbus.errors import TopicRecreated, WindowUnknown
-from logbus.loads.comparison import ComparedPartition, WindowReading, broker_reading, compare, loaded_reading
-from logbus.loads.history import WindowHistory
+from logbus.loads.history import ComparedPartition, WindowHistory, WindowReading, broker_reading, compare, loaded_reading
 from logbus.model import OffsetRange
 
 from tests.support.fake_ledger import window

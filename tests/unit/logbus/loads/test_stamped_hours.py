@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from logbus.loads import read_tally
+from logbus.loads.completeness import HourCount, StampedHours, holding_span
 from logbus.loads.read_tally import FAR_HOURS, NO_HOUR, nearest_hours
-from logbus.loads.stamped_hours import HourCount, StampedHours, holding_span
 from logbus.model import EPOCH, Interval, Pipeline
 from logbus.model import HOUR as HOUR_LONG
 

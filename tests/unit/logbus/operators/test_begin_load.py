@@ -9,8 +9,7 @@ from airflow.sdk.exceptions import AirflowFailException
 from logbus import spark_submit
 from logbus.errors import UserError
 from logbus.model import Pipeline
-from logbus.operators.begin_load import BeginLoadOperator
-from logbus.operators.verify_load import VerifyLoadOperator
+from logbus.operators.load_steps import BeginLoadOperator, VerifyLoadOperator
 
 from tests.support.airflow_context import HOUR_START, run_context
 from tests.support.fake_hooks import offline

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from logbus.errors import UserError
 from logbus.model import Pipeline
-from logbus.operators.consumer_group import CommitOffsetsOperator, RewindOffsetsOperator
+from logbus.operators.topic import CommitOffsetsOperator, RewindOffsetsOperator
 
 from tests.support.airflow_context import HOUR_START, run_context
 from tests.support.fake_groups import FakeGroups

@@ -6,7 +6,7 @@ import pytest
 from airflow.sdk import DAG
 from airflow.serialization.serialized_objects import DagSerialization
 from logbus.errors import UserError
-from logbus.operators.produce import ProduceOperator
+from logbus.operators.topic import ProduceOperator
 
 from tests.support.airflow_context import run_context
 from tests.support.fake_hooks import FakeBroker

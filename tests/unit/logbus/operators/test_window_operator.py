@@ -9,13 +9,12 @@ from airflow.sdk import DAG
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException
 from logbus.errors import UserError
 from logbus.model import Pipeline
-from logbus.operators.audit_window import PROBLEMS_SHOWN_MAX, AuditWindowOperator, audit_failure
-from logbus.operators.consumer_group import CommitOffsetsOperator, RewindOffsetsOperator
+from logbus.operators.audit import PROBLEMS_SHOWN_MAX, AuditWindowOperator, audit_failure
 from logbus.operators.freeze_window import FreezeClosedWindowsOperator, FreezeWindowOperator
 from logbus.operators.load_window import LoadWindowOperator, ReplayOperator
-from logbus.operators.redrive import RedriveOperator
-from logbus.operators.spark_submit_window import SparkSubmitWindowOperator
-from logbus.operators.take_windows import TakeWindowsOperator
+from logbus.operators.maintenance import RedriveOperator
+from logbus.operators.spark_submit_window import SparkSubmitWindowOperator, TakeWindowsOperator
+from logbus.operators.topic import CommitOffsetsOperator, RewindOffsetsOperator
 from logbus.sensors.window_loaded import WindowLoadedSensor
 from logbus.task_context import names, window_starts
 

@@ -9,12 +9,10 @@ import pytest
 from confluent_kafka import Message
 from logbus.model import EPOCH
 from logbus.parsing import Parser, parse_value, parser_for
+from logbus.parsing.decoders import FORMATS, Decoders, SchemaBook, SchemaMismatch, reference_to_id
+from logbus.parsing.registry_client import RegistryClient
 from logbus.parsing.schema_format import ReadableValues, schema_columns
-from logbus.schemas.decoders import FORMATS, Decoders
-from logbus.schemas.registry_client import RegistryClient
-from logbus.schemas.schema_book import SchemaBook
-from logbus.schemas.wire_format import SchemaMismatch, reference_to_id
-from logbus.shipper.topic_proposal import propose_topic
+from logbus.shipper.proposal import propose_topic
 
 from tests.support.avro_values import payload, record
 from tests.support.registries import listed_registry

@@ -13,10 +13,8 @@ import pytest
 from google.protobuf import descriptor_pb2, timestamp_pb2
 from logbus.errors import UserError
 from logbus.parsing import Parser, Unparsable, batches, parse_value, parser_for
+from logbus.parsing.decoders import FORMATS, Decoders, ImportedSchema, Schema, SchemaBook, SchemasUnmet, reference_to_id
 from logbus.parsing.schema_format import schema_columns
-from logbus.schemas.decoders import FORMATS, Decoders
-from logbus.schemas.schema_book import ImportedSchema, Schema, SchemaBook, SchemasUnmet
-from logbus.schemas.wire_format import reference_to_id
 
 from tests.support.avro_values import payload, record, written
 from tests.support.schema_registry import by_id

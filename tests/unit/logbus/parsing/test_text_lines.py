@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from logbus.errors import UserError
 from logbus.parsing import Filtered, Unparsable, parser_for
-from logbus.parsing.columns import column_names
+from logbus.parsing.batches import column_names
 from logbus.pipeline_settings import is_column_name, twins
 
 PATTERN = r"(?P<level>[A-Z]+) (?:\[(?P<took>\d+)ms\] )?(?P<message>.*)"

@@ -16,8 +16,8 @@ import jsonschema_rs
 import pytest
 from google.protobuf import descriptor_pb2
 from grpc_tools import protoc
-from logbus.schemas.compatibility import LEVELS, EarlierSchema, problems_of
-from logbus.schemas.schema_text import InvalidText, ResolvedSchema, SchemaText, SchemaType, protobuf_files
+from logbus.web.schema_compatibility import LEVELS, EarlierSchema, problems_of
+from logbus.web.schema_text import InvalidText, ResolvedSchema, SchemaText, SchemaType, protobuf_files
 
 from tests.support.schema_pairs import AVRO_PAIRS, JSON_PAIRS, PROTOBUF_PAIRS, VALUES
 from tests.support.schema_values import lost_messages, resolved, unread_values, verdict

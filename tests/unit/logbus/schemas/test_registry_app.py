@@ -15,11 +15,10 @@ import pytest
 from click.testing import CliRunner
 from logbus.cli import main
 from logbus.cli.registry import NAMES_OF_LOOPBACK
-from logbus.errors import BrokerUnavailable
-from logbus.exit_codes import ExitCode
-from logbus.schemas.registry import REFERENCES_DEPTH_MAX
-from logbus.schemas.registry_login import ASKED_AT_ONCE_MAX, RegistryLogins, RegistryRights
-from logbus.schemas.registry_state import Entry
+from logbus.errors import BrokerUnavailable, ExitCode
+from logbus.web.registry import REFERENCES_DEPTH_MAX
+from logbus.web.registry_login import ASKED_AT_ONCE_MAX, RegistryLogins, RegistryRights
+from logbus.web.registry_state import Entry
 
 from tests.support.manual_clock import ManualClock
 from tests.support.registries import ListedStore, listed_registry

@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from logbus.cli.certificates import Authority
+from logbus.cli.secure_home import Authority
 from logbus.errors import RegistryUnavailable
 from logbus.kafka.client import Client
-from logbus.schemas.registry_client import RegistryClient, tls_context
-from logbus.schemas.wire_format import reference_to_id
+from logbus.parsing.decoders import reference_to_id
+from logbus.parsing.registry_client import RegistryClient, tls_context
 
 from tests.support.avro_values import record
 from tests.support.schema_registry import Registry

@@ -6,10 +6,18 @@ import random
 from collections.abc import Mapping
 
 import pytest
-from logbus.schemas.registry_records import KeyType, RegistryKey, SchemaVersion, UnreadableRecord, decoded_key, decoded_version
-from logbus.schemas.registry_state import FENCE, WRITER, RegistryState
-from logbus.schemas.schema_errors import RegistryRefusal
-from logbus.schemas.schema_text import ResolvedSchema, SchemaReference, SchemaText, SchemaType, checked
+from logbus.web.registry_state import (
+    FENCE,
+    WRITER,
+    KeyType,
+    RegistryKey,
+    RegistryState,
+    SchemaVersion,
+    UnreadableRecord,
+    decoded_key,
+    decoded_version,
+)
+from logbus.web.schema_text import RegistryRefusal, ResolvedSchema, SchemaReference, SchemaText, SchemaType, checked
 
 INT, LONG = (SchemaText(kind=SchemaType.AVRO, text=text) for text in ('"int"', '"long"'))
 NOOP = b'{"keytype":"NOOP","magic":0}'

@@ -3,8 +3,8 @@ from __future__ import annotations
 import uuid
 
 import pytest
-from logbus.schemas import wire_format
-from logbus.schemas.wire_format import (
+from logbus.parsing import decoders
+from logbus.parsing.decoders import (
     MessageIndexOutOfRange,
     NoSchemaHeader,
     TruncatedValue,
@@ -22,11 +22,11 @@ def test_an_id_and_a_guid_are_what_precedes_the_payload() -> None:
     by_id, by_guid = bytes.fromhex("00 00000007"), b"\x01" + GUID.bytes
     assert prefix_of(by_id + b"payload") == by_id
     assert prefix_of(by_guid + b"payload") == by_guid
-    assert (wire_format.schema_id(by_id), wire_format.schema_guid(by_id)) == (7, None)
-    assert (wire_format.schema_id(by_guid), wire_format.schema_guid(by_guid)) == (None, str(GUID))
-    assert wire_format.named(by_id) == "schema id 7"
-    assert str(GUID) in wire_format.named(by_guid)
-    assert wire_format.reference_to_id(7) == by_id
+    assert (decoders.schema_id(by_id), decoders.schema_guid(by_id)) == (7, None)
+    assert (decoders.schema_id(by_guid), decoders.schema_guid(by_guid)) == (None, str(GUID))
+    assert decoders.named(by_id) == "schema id 7"
+    assert str(GUID) in decoders.named(by_guid)
+    assert decoders.reference_to_id(7) == by_id
 
 
 @pytest.mark.parametrize(
@@ -61,6 +61,6 @@ def test_what_is_no_prefix_says_what_is_wrong(value: bytes, has_indexes: bool, k
 
 def test_a_name_in_a_header_precedes_its_value_and_a_tombstone_stays_one() -> None:
     name = b"\x01" + GUID.bytes
-    headers = [[("trace", b"x"), (wire_format.VALUE_HEADER, name)], [], [(wire_format.VALUE_HEADER, name)], [("trace", None)]]
+    headers = [[("trace", b"x"), (decoders.VALUE_HEADER, name)], [], [(decoders.VALUE_HEADER, name)], [("trace", None)]]
     assert with_prefixes([b"a", b"b", None, b"d"], headers) == [name + b"a", b"b", None, b"d"]
     assert with_prefixes([b"a", None], None) == [b"a", None]

@@ -9,7 +9,7 @@ from airflow.sdk import DAG, TaskGroup
 from airflow.sdk.exceptions import AirflowFailException, AirflowSkipException, TaskDeferred
 from airflow.triggers.base import TriggerEvent
 from logbus.errors import WrongRequest
-from logbus.sensors.window_closed import SLEEP_SECONDS_MAX, WindowClosedSensor, WindowClosedTrigger
+from logbus.sensors.window_loaded import SLEEP_SECONDS_MAX, WindowClosedSensor, WindowClosedTrigger
 from logbus.sensors.window_sensor import RETRIES_DEFAULT, RETRY_DELAY_DEFAULT
 
 from tests.support.airflow_context import HOUR_END, run_context

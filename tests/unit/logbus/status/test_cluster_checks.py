@@ -8,7 +8,7 @@ import pytest
 from logbus.errors import UnderReplicated
 from logbus.kafka import cluster
 from logbus.kafka.reassignments import Throttles
-from logbus.status.broker_checks import GIB
+from logbus.status.checks import GIB
 from logbus.status.cluster_checks import MATTERS, ClusterReading, by_matter, cluster_findings, raise_if_unwell
 
 LIVE = [cluster.LiveBroker(broker_id=number, host="h", port=number) for number in (1, 2, 4)]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hypothesis import given
 from hypothesis import strategies as st
-from logbus.status.kafka_reading import Arrivals
+from logbus.web.metrics import Arrivals
 
 PLACE = ("t", 0)
 

@@ -9,7 +9,7 @@ import pytest
 from logbus.errors import TopicMissing, UserError
 from logbus.kafka.client import PartitionId
 from logbus.kafka.cluster import ClusterFacts, partition_bytes
-from logbus.status.replica_plan import (
+from logbus.status.replica_moves import (
     BrokerShare,
     changes,
     drainage,

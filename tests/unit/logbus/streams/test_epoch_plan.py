@@ -5,8 +5,7 @@ from datetime import datetime, timedelta
 import pytest
 from logbus.errors import LogChanged
 from logbus.model import HOUR, Interval, OffsetRange, Pipeline
-from logbus.streams.epoch_plan import EpochPlanner, PlannedPart, Reached, limited, reached_in
-from logbus.streams.epochs import FrozenHour
+from logbus.streams.epochs import EpochPlanner, FrozenHour, PlannedPart, Reached, limited, reached_in
 
 from tests.support.fake_log import FakeLog
 from tests.support.ledgers import NOW, at, hour, stamps

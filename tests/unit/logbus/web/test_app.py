@@ -13,7 +13,7 @@ from fastapi import FastAPI
 from logbus.provider import HOSTS_VARIABLE
 from logbus.web import app as module
 from logbus.web import plugin
-from logbus.web.shell import STATIC_DIRECTORY, TITLES
+from logbus.web.app import STATIC_DIRECTORY, TITLES
 from starlette.routing import Route
 
 ROUTES = [route for route in module.app.routes if isinstance(route, Route)]

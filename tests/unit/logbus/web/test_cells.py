@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from logbus.model import DAY, EPOCH, HOUR, FrozenWindow, Grid, Interval, OffsetRange, Pipeline
 from logbus.status.fleet import PipelineReading
 from logbus.status.lag import Lag
+from logbus.status.ledger_facts import MICROSECOND, WindowFacts, micros
 from logbus.status.retention_plan import DELETE, RetentionPolicy
-from logbus.status.window_facts import MICROSECOND, WindowFacts, micros
 from logbus.web.cells import Cell, CellState, cells_of, columns_of, waiting_cell
 from logbus.web.overview import HOURS_MAX, FleetReading, View, span_of
 from logbus.windows.missing import Gap, Missing

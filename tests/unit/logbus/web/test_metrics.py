@@ -13,14 +13,13 @@ from logbus.expressions import count
 from logbus.kafka.groups import GroupMember, GroupReading
 from logbus.model import Grid, Pipeline
 from logbus.status.fleet import FUTURE_STAMPS, LagReading, PipelineReading
-from logbus.status.kafka_reading import KafkaReading, PartitionReading
 from logbus.status.lag import Lag
-from logbus.status.ledger_totals import LedgerReading, PipelineFacts, TableFacts
+from logbus.status.ledger_facts import LedgerReading, PipelineFacts, TableFacts
 from logbus.streams.definition import define_stream
 from logbus.streams.listing import StreamStatus
 from logbus.web import metrics
 from logbus.web.exporter import families
-from logbus.web.metrics import CATALOG, ExportedMetric
+from logbus.web.metrics import CATALOG, ExportedMetric, KafkaReading, PartitionReading
 from logbus.windows.pipeline_chains import PipelineChain
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)

@@ -5,8 +5,8 @@ from datetime import datetime, timedelta
 
 import pytest
 from logbus.errors import UserError
+from logbus.loads.completeness import expected_span, first_gap
 from logbus.model import Interval, Pipeline
-from logbus.windows.coverage import expected_span, first_gap
 
 from tests.support.ledgers import at, hour
 

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import pyarrow as pa
 import pytest
 from logbus.fingerprint import as_signed
-from logbus.loads.sinks.data_files import count_batches, with_dead_letters
+from logbus.loads.sinks.iceberg_table import count_batches, with_dead_letters
 from logbus.loads.tally import Counted, TimeSpan
 from logbus.model import PartitionTally
 

@@ -1,1 +1,0 @@
-"""The broker's settings, under Kafka's names: declared once, read from files, shown to admin tools."""
