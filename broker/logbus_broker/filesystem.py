@@ -84,6 +84,10 @@ def offsets_in(names: list[str], suffix: str) -> list[int]:
     return sorted(file[0] for file in parsed if file is not None and file[1] == suffix)
 
 
+# The only module that calls the operating system for files, and who gets its last descriptors. Everything else takes a
+# FileSystem, so a test can pass in a disk that is full, writes half of what it is given, or fails to flush.
+
+
 _FILE_MODE = 0o600
 _DIRECTORY_MODE = 0o700
 BUFFERS_PER_WRITE_MAX = os.sysconf("SC_IOV_MAX") if os.sysconf("SC_IOV_MAX") > 0 else 16  # the system's limit for one pwritev

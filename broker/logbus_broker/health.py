@@ -100,6 +100,10 @@ class Counters:
         self.network = NetworkCounters()
 
 
+# What is currently wrong with this broker, and the guard around everything that belongs to one partition, one connection or
+# one periodic task: it fails alone, is logged once, and is retried; the process continues.
+
+
 logger = logging.getLogger("broker.health")
 
 _EXPECTED = (errors.BrokerError, OSError)

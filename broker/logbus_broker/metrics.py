@@ -243,6 +243,10 @@ BUSY = _counter("logbus_loop_busy_seconds_total", "Time the loop worked; its rat
 BUILD = _gauge("logbus_build_info", "1, with the version.", ("version",))
 
 
+# From the broker's state to samples. Runs on the loop's thread, so what it reads is consistent; per-partition families are
+# generators over a list taken at the start, so topics may be created or deleted while a long page is being sent.
+
+
 _BROKER_RUNNING = 3
 _TROUBLES_SHOWN_MAX = 20
 _LISTENER = (("listener", "PLAINTEXT"), ("networkProcessor", "0"))

@@ -91,6 +91,9 @@ def allowed_by(listener: Listener, config: BrokerConfig) -> str:
     return METRICS_WORDS if listener == config.metrics_listener and config.metrics_allow_unauthenticated else ""
 
 
+# The broker process: the engine, and around it the sockets, the signals and the lock on its data.
+
+
 logger = logging.getLogger("broker.node")
 
 # A pool thread that returns from fsync waits for the interpreter lock; with Python's default switch interval of 5 ms, that wait

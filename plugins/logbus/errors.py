@@ -292,6 +292,9 @@ class DeliveryFailed(LogbusError):
     """The broker did not acknowledge everything; the next run resumes after the last position that it did."""
 
 
+# Exit statuses of the `logbus` command, for scripts: one small table, shown in docs/cli.md.
+
+
 class ExitCode(IntEnum):
     """What a status means; docs/cli.md has a sentence on each, for people."""
 

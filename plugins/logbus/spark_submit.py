@@ -91,6 +91,10 @@ def why_not(environment: Mapping[str, str]) -> str | None:
     return problem(path, status, printed, is_named=bool(environment.get("JAVA_HOME")))
 
 
+# How a load is handed to Spark, for a task of Airflow and for a command alike, and what becomes of it: the application, its
+# arguments, its settings and its secrets; a run that begins attempts, submits, settles and judges (`LoadRun`).
+
+
 WAREHOUSE_URL_VARIABLE = "LOGBUS_WAREHOUSE_URL"
 KAFKA_CONFIG_VARIABLE = "LOGBUS_KAFKA_CONFIG"
 WINDOWS_VARIABLE = "LOGBUS_WINDOWS"  # for users' own programs: logbus.windows.handover

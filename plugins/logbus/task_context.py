@@ -193,6 +193,9 @@ def add_to_outlet_events(context: Mapping[str, Any], outlets: Iterable[Any], win
         context["outlet_events"][asset].extra = extra
 
 
+# The button on every task that leads to its window in the ledger (logbus.web serves the page).
+
+
 PAGES = "/logbus/windows"
 
 

@@ -119,6 +119,9 @@ def answer(connection: socket.socket, load: Load) -> int:
 # Before anything of pyspark, which this package takes from its folder and not from Spark's archive.
 
 
+# The entry point for spark-submit: loads frozen windows into the warehouse.
+
+
 def _parse_arguments(argv: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="load_windows.py", description="Load frozen offset windows into the warehouse.")
     parser.add_argument("--pipeline", help="the registered pipeline")

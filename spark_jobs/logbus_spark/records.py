@@ -180,6 +180,9 @@ class TaskResult:
     unmet: frozenset[bytes] = frozenset()
 
 
+# Records of one partition of one window, column by column: what readers return and the load takes.
+
+
 HEADER_TYPE = pa.list_(pa.struct([("name", pa.string()), ("content", pa.binary())]))
 
 # What readers that use Arrow return; a batch may hold rows of several windows and partitions.

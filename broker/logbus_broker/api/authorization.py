@@ -194,6 +194,9 @@ class Authorizer:
         purgatory.wake_where(lambda partition: changed.is_about(partition.topic))
 
 
+# What each API needs: a table from API key to the operations that it takes, and how a handler asks for them.
+
+
 CLUSTER, GROUP, TOPIC = AclResourceType.CLUSTER, AclResourceType.GROUP, AclResourceType.TOPIC
 
 Needs = Mapping[AclResourceType, AclOperation]

@@ -444,6 +444,10 @@ def _is_other(current: metadata_image.ClusterTopic, version: int, image: metadat
     return topic is None or topic.topic_id != current.topic_id or topic.version >= version
 
 
+# The metadata source of a broker in a cluster: topics, settings, users and ACLs, producer ids, the view of clients, and the
+# making and changing of topics. All of it follows the image.
+
+
 logger = logging.getLogger("broker.cluster")
 
 

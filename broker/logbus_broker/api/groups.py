@@ -282,6 +282,9 @@ def _coordinator_of(key_type: int, key: str, caller: authorization.Caller, conte
     return {"error_message": None, "node_id": broker_id, "host": host, "port": port}
 
 
+# Groups move to and from this broker with the leadership of their partition of `__consumer_offsets`.
+
+
 _REPLICATION_MS_MAX = 5_000
 
 

@@ -315,6 +315,9 @@ def _expired(
     )
 
 
+# The internal topic `__logbus_audit`: the lines of the audit log as records, for those who collect records anyway.
+
+
 PARTITIONS = 12  # in a cluster, so that each of that many brokers leads one; CreatePartitions makes more
 RETRY_SECONDS, RETRY_SECONDS_MAX = 0.05, 1.0  # doubled each time: a new topic gets its leaders a moment later
 _SILENT_TRIES = 4  # less than a second

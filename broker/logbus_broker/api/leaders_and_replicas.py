@@ -127,6 +127,10 @@ def _wait_for(keys: list[Key], is_unclean: bool, timeout_ms: int, context: handl
     return {}
 
 
+# AlterPartitionReassignments and ListPartitionReassignments: partitions move to other brokers while they are read and
+# written (KIP-455).
+
+
 @handler.answered_in_turn
 def handle_alter_partition_reassignments(
     message: Any, version: int, caller: authorization.Caller, context: handler.Context

@@ -277,6 +277,9 @@ def _row(topic: str, part: Any, caller: authorization.Caller, context: handler.C
     return row_class(error_code=code, partition=part.partition, leader_epoch=epoch, end_offset=end_offset)
 
 
+# DeleteRecords: the log start offset moves forward, up to what has been acknowledged.
+
+
 _HIGH_WATERMARK = -1
 
 

@@ -233,6 +233,9 @@ def add_users(passwords: Mapping[str, str]) -> Edit:
     return edit
 
 
+# DescribeClientQuotas and AlterClientQuotas: the limits of users, client ids and addresses (KIP-546).
+
+
 _EXACT, _DEFAULT, _ANY = 0, 1, 2  # how a filter's component matches a name
 _TYPES = ("user", "client-id", "ip")
 
@@ -364,6 +367,9 @@ def _applied(values: Mapping[str, float], changes: Changes) -> Iterator[tuple[st
     for key, value in {**values, **changes}.items():
         if value is not None:
             yield key, value
+
+
+# DescribeAcls, CreateAcls and DeleteAcls: who may do what, as administrators see and change it.
 
 
 # Each change writes all of them. Kafka's limit for one request; prefixes keep it far below this even with thousands of topics.

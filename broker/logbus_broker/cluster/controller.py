@@ -246,6 +246,10 @@ def claim(store: Store, broker_id: int, suspects: Collection[int], timestamp_ms:
     return Mandate(session_id=store.session_id, epoch=step.epoch, epoch_version=outcome.versions[-1])
 
 
+# A broker's part as the controller, or as a candidate for it: when to claim, when to decide, and the controller's other
+# tasks.
+
+
 logger = logging.getLogger("broker.cluster")
 
 LOOK_SECONDS = 1.0  # between two checks if nothing changes

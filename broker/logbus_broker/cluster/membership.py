@@ -130,6 +130,10 @@ class OtherBrokers:
         self._know(endpoints)
 
 
+# This broker as a member of its cluster: its store, its registration, its metadata image, and callers waiting for something
+# in it.
+
+
 _TICK_SECONDS = 1.0  # how often unanswered requests are repeated
 
 IsSo = Callable[[metadata_image.MetadataImage], bool]

@@ -150,6 +150,9 @@ def _changes_of(row: Mapping[str, Any]) -> Iterator[metadata_image.LoggedChange]
             raise ValueError(f"unknown kind {kind!r}")
 
 
+# Whether ZooKeeper holds the history that this broker knows, or an older one from a backup.
+
+
 logger = logging.getLogger("broker.cluster")
 
 _LOOK_AGAIN_SECONDS = 1.0

@@ -139,6 +139,9 @@ class GroupDescription:
     members: tuple[MemberDescription, ...] = ()
 
 
+# The members of one group: by id, by instance id, and the ids handed out to members that have yet to join with them.
+
+
 _MEMBER_BYTES = 2_000  # memory of a member without metadata, ids included
 EXPECTED_BYTES = 500  # memory of an id that was handed out
 

@@ -245,6 +245,9 @@ def _rebuild_leader_epochs(segments: Sequence[Segment]) -> LeaderEpochs:
     return epochs
 
 
+# Truncates an open log to an offset, or starts it over: begun and finished by the loop, run on any thread.
+
+
 Install = Callable[[], None]
 # Reads again, on any thread, what else is remembered of a log with these segments; the loop then calls what it returns.
 Reread = Callable[[SegmentList, int], Install]

@@ -244,6 +244,10 @@ class Partition:
         self.log.close()
 
 
+# What the produce fast path relies on for one partition: everything that seldom changes has been checked, and what a batch
+# changes is gathered here until it is written.
+
+
 _STAMP = Struct(">qii")  # base offset, length, leader epoch: one call for what `stamp` does in two
 _BASE_OFFSET = Struct(">q")
 

@@ -235,6 +235,9 @@ def _last_sequence(header: BatchHeader) -> int:
     return (header.base_sequence + header.last_offset_delta) & SEQUENCE_MASK
 
 
+# What a partition remembers of its producers, carried across restarts, and expired.
+
+
 logger = logging.getLogger("broker.producers")
 
 SNAPSHOT = ".snapshot"

@@ -112,6 +112,10 @@ def error_of(result: int) -> OSError | None:
     return OSError(-signed, os.strerror(-signed)) if signed < 0 else None
 
 
+# Work outside the loop: flushes by the kernel, and a few pool threads for what releases the interpreter lock (fsync,
+# unlink, reading a cold file).
+
+
 Job = Callable[[], Any]
 Result = TypeVar("Result")
 Outcome = Callable[[Any, BaseException | None], None]

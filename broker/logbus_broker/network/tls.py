@@ -142,6 +142,9 @@ def _parsed(text: str) -> Iterable[_MappingRule]:
             raise ConfigError(f"ssl.principal.mapping.rules: {pattern!r} is not a regular expression: {error}") from None
 
 
+# A client over TLS: the same requests and answers, through OpenSSL instead of the socket.
+
+
 _PIECE_BYTES = 64 * 1024  # measured: 16 KiB costs a fifth more CPU, 256 KiB no less
 HANDSHAKES_PER_TURN_MAX = 8  # 5 to 10 ms of the loop
 # What a client that speaks no TLS begins with makes OpenSSL say one of these.

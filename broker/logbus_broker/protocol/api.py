@@ -119,6 +119,9 @@ def _default(kind: str, is_array: bool, given: Any, *, is_struct: bool) -> Any:
     return float(given or 0) if kind == "float64" else int(str(given or 0), 0)
 
 
+# Which APIs the broker supports, in which versions, and from which version on their encoding is flexible (KIP-482).
+
+
 class ApiKey(IntEnum):
     PRODUCE = 0
     FETCH = 1

@@ -130,6 +130,10 @@ crc32c: Callable[..., int] = load_compiled("crc32c", "_crc32c").crc32c
 """The checksum of data, continuing from a previous checksum if one is given."""
 
 
+# The codecs of a batch's records, bounded: a batch of 1 MB may claim to hold gigabytes, so output beyond a limit is an
+# error.
+
+
 NONE, GZIP, SNAPPY, LZ4, ZSTD = range(5)
 CODEC_MAX = ZSTD
 CODEC_NAMES = ("none", "gzip", "snappy", "lz4", "zstd")

@@ -173,6 +173,9 @@ def write_endpoint_tags(leaders: Iterable[CurrentLeader]) -> bytes:
     return write_uvarint(1) + write_uvarint(_ENDPOINTS_TAG) + write_uvarint(len(data)) + data
 
 
+# Frames and request headers: four length bytes, then api key, version, correlation id, client id and, if flexible, tags.
+
+
 FRAME_LENGTH = Struct(">i")
 FRAME_HEAD = Struct(">iIi")  # length, api key and version as one number, correlation id
 CONSTANT_START = FRAME_HEAD.size  # what is the same in all requests of one shape begins here (fetch.py, produce.py)

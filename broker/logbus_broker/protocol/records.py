@@ -313,6 +313,10 @@ def _check_keys(data: bytes, header: BatchHeader) -> None:
         raise InvalidRecord(f"{size - position} bytes after the last of {header.record_count} records")
 
 
+# Builds v2 batches: of new records, which are the broker's own and those of tests, and of what compaction leaves of a
+# batch.
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewRecord:
     """One message before it has an offset."""

@@ -65,6 +65,10 @@ class ReplicationQuota:
         return None if pairs is None else frozenset(int(index) for index, broker in pairs if int(broker) == self._broker_id)
 
 
+# What replication needs from outside: connections to other brokers (`Peers`: `network/peer.py` implements it over sockets,
+# tests over a network of their own), and the logs that it follows (`Replica`: `replicas.py` implements it).
+
+
 Then = Callable[[memoryview | None], None]
 
 

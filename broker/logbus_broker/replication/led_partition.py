@@ -175,6 +175,10 @@ class WaitingReplicaFetch:
     bytes_max: int
 
 
+# How far the followers of one led partition are, and what follows from that: what is safe, which brokers may join the
+# in-sync replicas, and which must leave.
+
+
 UNKNOWN = -1  # an offset that no fetch of this epoch has reported
 
 

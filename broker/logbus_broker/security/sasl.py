@@ -213,6 +213,9 @@ def other_authorization_id(user: str) -> SaslAuthenticationFailed:
     return SaslAuthenticationFailed(text, reason="authorization_id", user=user)
 
 
+# The login of one connection, as a state machine without I/O: which request may come next, and who the peer is in the end.
+
+
 Wait = Callable[[Callable[[Any, BaseException | None], None]], None]  # begins it; the callback gets the result or the error
 Exchange = Generator[bytes | Wait, Any, Login]
 Mechanism = Callable[[bytes], Exchange]  # of the client's first token

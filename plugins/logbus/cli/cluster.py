@@ -359,6 +359,9 @@ def shown_seconds(seconds: float) -> str:
     return f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60} min"
 
 
+# `logbus cluster`: brokers, leaders, what is wrong, and where replicas are moved, for any Kafka cluster.
+
+
 SHOW = "show"
 
 

@@ -135,6 +135,9 @@ def readable(path: Path) -> BinaryIO:
         raise UserError(f"cannot read {path}: {error.strerror}") from None
 
 
+# `logbus consume TOPIC`: the records of a topic, with kcat's options except where docs/cli.md says otherwise.
+
+
 FORMS = (options.TABLE, options.JSON)
 RESETS: Mapping[console_consumer.PositionKind, str] = {
     console_consumer.PositionKind.BEGINNING: "earliest",

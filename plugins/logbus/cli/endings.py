@@ -136,6 +136,9 @@ def discard_stdout() -> None:
         os.close(nowhere)
 
 
+# What to type instead: of a command or an option that does not exist, and of an address at which no broker answers.
+
+
 ADDRESS_ORIGIN = "logbus.address_origin"  # where the context of a command keeps it
 UP_ENVIRONMENT = ".logbus/up/env"
 ANOTHER = (

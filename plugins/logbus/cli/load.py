@@ -156,6 +156,9 @@ def report_table(reports: list[model.AuditReport]) -> output.Table:
     return table
 
 
+# `logbus replay`: load windows again, from the same records; `plan` shows beforehand what that would do.
+
+
 @click.group("replay")
 def replay_command() -> None:
     """Load windows again, from exactly the same records; look at the plan first."""

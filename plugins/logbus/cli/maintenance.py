@@ -138,6 +138,9 @@ def described(revision: str | None) -> str:
     return revision or "none"
 
 
+# `logbus roles`: the roles that own, load and read a warehouse (logbus.loads.roles), on a server of one's own.
+
+
 DATABASE_EXISTS = text("select exists(select from pg_database where datname = :name)")
 PASSWORD_BYTES = 16
 
@@ -207,6 +210,9 @@ def passwords_of(path: Path, logins: Collection[str]) -> dict[str, str]:
         content = "".join(f"{name}={password}\n" for name, password in passwords.items())
         atomic_write.replace_atomically(path, content.encode(), mode=0o600)
     return passwords
+
+
+# `logbus airflow setup`: the pool and the connections that our DAGs need, in an Airflow of your own.
 
 
 @click.group("airflow")

@@ -124,6 +124,9 @@ def tell_cleaned(done: ledger_checks.Cleaned) -> None:
         output.echo_err(f"dropped: {name}")
 
 
+# `logbus lag`: how far pipelines are behind, in hours of the schedule.
+
+
 DAY = timedelta(days=1)
 
 

@@ -129,6 +129,9 @@ complete_pipelines = completer(in_ledger("pipeline"))
 complete_streams = completer(in_ledger("stream"))
 
 
+# Options that several subcommands share, and the values they stand for.
+
+
 TABLE, JSON = "table", "json"
 
 

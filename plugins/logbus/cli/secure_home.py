@@ -168,6 +168,10 @@ def private_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
     return key.private_bytes(PEM, serialization.PrivateFormat.PKCS8, NO_ENCRYPTION)
 
 
+# What secures the brokers of one home: an authority and a certificate, users with random passwords, what each of them may
+# do. `logbus up --secure` makes it for the brokers that it runs, `logbus security` for one that something else does.
+
+
 PROTOCOL, MECHANISM = "SASL_SSL", "SCRAM-SHA-512"
 ADMIN, AIRFLOW, SPARK, EXPORTER, SHIPPER, REGISTRY = "admin", "airflow", "spark", "exporter", "shipper", "registry"
 LOCAL_NAMES = ("localhost", "127.0.0.1", "::1")

@@ -109,6 +109,9 @@ def show(report: table_audit.TableReport) -> None:
     output.echo(*report.problems, *(f"note: {note}" for note in report.notes))
 
 
+# `logbus query`: SQL over the Iceberg tables of pipelines, with DuckDB.
+
+
 NO_TABLE = re.compile(r"Table with name (\S+) does not exist")
 
 

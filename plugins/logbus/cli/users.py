@@ -132,6 +132,9 @@ def typed_password() -> str:
     return password
 
 
+# `logbus acl`: who may do what on a cluster, in the words of kafka-acls, and why; on our broker and on any other Kafka.
+
+
 PATTERNS = {"literal": ResourcePatternType.LITERAL, "prefixed": ResourcePatternType.PREFIXED}
 COLUMNS = ("permission", "principal", "host", "operation", "resource", "name", "pattern")
 OPERATIONS: Mapping[str, Sequence[str]] = {

@@ -101,6 +101,9 @@ def gcp_token(config: str) -> tuple[str, float]:
     return ".".join(base64.urlsafe_b64encode(part.encode()).decode().rstrip("=") for part in parts), expires
 
 
+# Client settings as people have them already, in librdkafka's names.
+
+
 Settings = dict[str, Any]
 
 # Settings of JVM clients that name classes, or tune what librdkafka does by itself, and callbacks of applications: what is shared

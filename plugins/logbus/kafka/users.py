@@ -154,6 +154,9 @@ def _rights_of(client: Client, kind: ResourceKind, name: str, answer: Any) -> Re
     return ResourceRights(kind=kind, name=name, user=client.user, allowed=allowed_operations(answer))
 
 
+# Users of a cluster that log in by SCRAM: which there are, and their passwords.
+
+
 # In the words of sasl.mechanism. A user has both by default: a client chooses.
 MECHANISMS: Mapping[str, ScramMechanism] = {
     "SCRAM-SHA-512": ScramMechanism.SCRAM_SHA_512,

@@ -287,6 +287,10 @@ def samples_of(error: Exception) -> Mapping[str, Any] | None:
     return error.samples if isinstance(error, errors.ErrorBudgetExceeded) else None
 
 
+# The schemas that a pipeline's values were decoded by, frozen with its windows: in the transaction that makes rows public,
+# so that a load years later decodes the same values without a registry.
+
+
 def book_of(engine: Engine, pipeline_name: str, window_ids: Iterable[int] = ()) -> SchemaBook:
     """The pipeline's frozen schemas; those by which these windows were decoded before are met."""
     frozen, use = schema.frozen_schema.c, schema.schema_use.c

@@ -86,6 +86,9 @@ def first_gap(span: model.Interval, covered: Iterable[model.Interval]) -> model.
     return next((model.Interval(start, end) for start, end in gaps), None)
 
 
+# With which hours are a window's records stamped, and which windows hold an hour's records?
+
+
 # From here on it is reported unasked. Below that it is normal: every web server's log has requests that began before the end
 # of the hour and were logged after it.
 REMARKABLE_SHARE = 0.01
@@ -288,6 +291,9 @@ def missing_of_stamped(
         except errors.PipelineUnknown:
             return span  # its first run registers it
     return missing_span(engine, pipeline_name, holding_span(pipeline, span, lateness), audited=audited)
+
+
+# Did everything that producers sent arrive? For producers that number their records (docs/producer-counts.md).
 
 
 MISSING_NAMED_MAX = 5

@@ -277,6 +277,9 @@ def sample_json(row: Mapping[Any, Any]) -> dict[str, Any]:
     }
 
 
+# One record of a topic, followed into the tables: which window of a pipeline holds its offset, and what became of it there.
+
+
 class RecordFate(StrEnum):
     """What became of a record."""
 

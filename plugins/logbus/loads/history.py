@@ -204,6 +204,9 @@ def other_records_text(note: Mapping[str, Any]) -> str:
     )
 
 
+# Do two loads hold the same records? Attempts at a window, two windows, or a window and the broker as it is now.
+
+
 # Per partition; a compacted topic may have a gap at every second offset.
 HOLES_TOLD_MAX = 20
 

@@ -266,6 +266,9 @@ def maintain(engine: Engine, options: MaintenanceOptions, pipeline_names: Collec
     return done
 
 
+# A lost ledger, rebuilt from the table: every commit of an Iceberg table carries its ledger entry.
+
+
 # Stored in an attempt instead of its Airflow run, which is no longer known.
 REBUILT = "rebuilt from the table"
 

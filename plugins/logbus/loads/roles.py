@@ -284,6 +284,11 @@ def table_statements(connection: Connection, table: TableName, is_ours: bool) ->
     ]
 
 
+# What Spark's tasks log in with: users of the driver's own, who may read the offsets of one job and append to the tables of
+# its attempts, as long as the job runs. A task's secret that leaks is worth one job's windows, and nothing once they are
+# committed.
+
+
 NO_LOGIN = "the broker asks for no login by a password"
 NO_ROLES = "the warehouse has no roles for tasks (`logbus roles` makes them)"
 

@@ -169,6 +169,9 @@ def table_columns(connection: Connection, table: TableName, *, with_generated: b
     return {row.attname: row.format_type for row in connection.execute(query, parameters)}
 
 
+# A table that others load, read for its audit: which offsets of a topic its rows name, and how often.
+
+
 # What precedes `topic`, `partition`, `offset` and `timestamp`: Spark; ClickHouse and our own tables; usual settings of Kafka
 # Connect's InsertField; Iceberg's Kafka Connect sink, Redpanda's Iceberg topics and Kafka Connect's BigQuery sink, which write
 # a struct.

@@ -115,6 +115,9 @@ def audit_failure(problems: list[str], window_count: int) -> str:
     return f"{audited} found differences; load them again and audit them again:\n" + "\n".join(lines)
 
 
+# Audit a table that others load: compare it with its topic, and fail if records are missing, doubled or foreign.
+
+
 HOURS_RETURNED_MAX = 100
 
 

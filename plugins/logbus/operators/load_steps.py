@@ -104,6 +104,9 @@ class BeginLoadOperator(window_operator.BeginsLoad, window_operator.WindowOperat
         return begun
 
 
+# The second half of a load: what became of its windows, according to the ledger.
+
+
 STARTUP_TIMEOUT_SECONDS = 3_600
 FAILED_STATES = ("failed", "upstream_failed")
 

@@ -129,6 +129,9 @@ class RetentionOperator(BaseOperator):
             self.log.info(line)
 
 
+# Parse the dead letters of windows again, after the parser or the columns were fixed.
+
+
 class RedriveOperator(WindowOperator):
     """Move dead letters that now parse into their windows: those of the run's interval, or of `windows`. Does not use Spark.
 

@@ -111,6 +111,11 @@ def _first_events(events: Iterable[Any]) -> dict[tuple[str, str], datetime]:
     return first
 
 
+# Spark applications over windows: secrets are passed in the environment of spark-submit and nowhere else, and the whole
+# application is ended on kill. What runs is a load (load_window.py), or any program of your own over exactly the offsets of
+# the run's window.
+
+
 class SparkWindowOperator(OverWindows, SparkSubmitOperator):
     """Base of the operators that submit a Spark application over windows.
 

@@ -67,6 +67,9 @@ class StreamOnceOperator(SparkWindowOperator):
         }
 
 
+# Prove a stream after audits: what it has counted of an hour of arrival is what the hour's load brought.
+
+
 class ProveStreamOperator(BaseOperator):
     """Compare the hours of a stream that were audited since with what their loads brought: offsets, records, and every value.
     Its success is an event of its outlets, for which there is `logbus.assets.stream_outlets`. A stream that is not defined yet is
@@ -114,6 +117,9 @@ class ProveStreamOperator(BaseOperator):
             raise AirflowSkipException(f"no hour was proven; {len(hours[listing.BEHIND])} are not read to their ends yet")
         assets.tell_of_proven_hours(context, self.outlets, self.stream_name, report.of(listing.PROVEN))
         return {"proven": len(hours[listing.PROVEN]), "hours": hours[listing.PROVEN], "behind": hours[listing.BEHIND]}
+
+
+# Define a join of two pipelines as their records arrive: two streams of rows, and a view over both.
 
 
 class JoinStreamsOperator(BaseOperator):

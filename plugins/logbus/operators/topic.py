@@ -76,6 +76,9 @@ class ProduceOperator(BaseOperator):
         return task_context.bounded_details([done])[0]
 
 
+# The committed offsets of a consumer group: they show existing Kafka tools what is loaded, or move consumers to a window.
+
+
 class CommitOffsetsOperator(WindowOperator):
     """Commit the end offsets of the run's window, or of all `windows`, to a consumer group without consumers.
 

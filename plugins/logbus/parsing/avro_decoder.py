@@ -219,6 +219,9 @@ READERS: Mapping[str, FieldReader] = {
 }
 
 
+# Avro by fastavro; many records of plain fields at once by `columns_reader`.
+
+
 KINDS: Mapping[str, str] = {
     "null": "text",
     "boolean": "boolean",

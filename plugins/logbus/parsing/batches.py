@@ -108,6 +108,10 @@ TEXT_CONVERTERS: Mapping[str, Callable[[str], Any]] = {
 }
 
 
+# Record batches of Arrow: the schemas between a task and its sink, and a chunk of values through a parser: columns of what
+# parsed, and each of the rest with the reason.
+
+
 TIMESTAMP = pa.timestamp("us", tz="UTC")
 
 # The Arrow types of a parser's columns, by PostgreSQL's type names (logbus.loads.target.COLUMN_TYPES).

@@ -254,6 +254,9 @@ class SchemaBook:
         return {prefix for prefix in prefixes if prefix not in self.met and reference_of(prefix) not in self.unknown}
 
 
+# What the decoders of all formats have in common: a payload becomes the values of a record's fields, by name.
+
+
 USUAL_PREFIX_BYTES = 5  # by id; one more in Protobuf, for the first message
 
 # The column of a schema that is no record.

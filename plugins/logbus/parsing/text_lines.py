@@ -203,6 +203,9 @@ def _to_value(quoted: str | None, plain: str | None) -> str:
     return TRUE if plain is None else plain
 
 
+# Access logs: the combined format of Apache and nginx (the common format lacks its last two fields), and nginx's as JSON.
+
+
 COMBINED_COLUMNS = {
     "host": "text",
     "ident": "text",
@@ -333,6 +336,9 @@ def _first_value(members: Mapping[str, Any], name: str, kind: str, variables: Se
         if text not in ("", "-"):
             return from_text(name, kind, text)
     return None
+
+
+# Lines of syslog, as daemons write them to files (RFC 3164, or rsyslog's with an ISO time) or send them (RFC 5424).
 
 
 COLUMNS = {

@@ -77,6 +77,9 @@ class WindowClosedTrigger(BaseTrigger):
         return (model.parse_instant(self.closes_at) - self._now()).total_seconds()
 
 
+# May a downstream DAG read an hour? Once its window is loaded, or audited if required.
+
+
 class WindowLoadedSensor(LedgerSensor):
     """Passes once every window of the pipeline within the run's data interval is loaded.
 

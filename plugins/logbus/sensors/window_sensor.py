@@ -101,6 +101,9 @@ async def listening(hook: WarehouseHook) -> AsyncIterator[LedgerNews]:
                 await task
 
 
+# What sensors share: check once, and only then wait, in the triggerer or by poking.
+
+
 RETRIES_DEFAULT = 2
 RETRY_DELAY_DEFAULT = timedelta(seconds=10)
 

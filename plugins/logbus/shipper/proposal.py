@@ -453,6 +453,9 @@ def shown(value: Any) -> Any:
     return value.decode(errors="replace") if isinstance(value, bytes) else value
 
 
+# How the newest values of a topic would be read by the schemas that they name, and the commands that would load it.
+
+
 LOOKED_AT_RECORDS = 1_000  # as of a file's lines
 
 Ask = Callable[[bytes], Schema | None]

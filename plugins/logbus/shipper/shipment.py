@@ -185,6 +185,9 @@ def rewound(
     return replace(source, position=position, timestamp_ms=None, ahead=tuple(positions[index:]))
 
 
+# One run of sending: from merged lines to records, with a checkpoint every so many lines.
+
+
 KEYS_REMEMBERED = 100_000  # hosts, usually few; the hash of a new one takes microseconds
 
 MASK = 0xFFFFFFFF

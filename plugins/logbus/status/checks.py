@@ -168,6 +168,10 @@ def unknown(name: str, message: str) -> Finding:
     return warning(name, f"not known yet: {message}", f"logbus doctor --only {name}, when the machine is less busy")
 
 
+# The checks of `logbus doctor` on servers: whether the broker answers and takes our requests, how full its disks are,
+# whether clocks agree.
+
+
 # By request, the lowest version that does what is needed, and what does not work without it.
 NEEDED: Mapping[str, tuple[int, str]] = {
     "Produce": (3, "sending records with times and headers"),

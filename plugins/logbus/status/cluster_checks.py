@@ -86,6 +86,9 @@ def _is_everywhere(host: str) -> bool:
     return not host
 
 
+# What may be wrong with a cluster, matter by matter: what `logbus cluster`, its `health` and `logbus doctor` say of it.
+
+
 NAMED_MAX = 5
 WORST_FIRST = (Severity.ERROR, Severity.WARNING, Severity.NOTE, Severity.OK)
 

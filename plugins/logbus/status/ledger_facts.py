@@ -273,6 +273,10 @@ QUESTIONS: Sequence[Question] = (
 )
 
 
+# For the pages: the windows in a span and what was loaded when, one statement each, however many; of one pipeline its newest
+# windows and attempts.
+
+
 # Loaded rows per second are averaged over this time: hourly loads insert a whole hour's rows at once.
 LOADED_WITHIN = timedelta(hours=1)
 

@@ -400,6 +400,9 @@ def _listed(brokers: Iterable[int]) -> str:
     return ", ".join(map(str, brokers)) or "none"
 
 
+# A move of replicas from its beginning to its end: throttled, begun, looked on, and cleaned up after.
+
+
 POLL_SECONDS = 1.0  # a question to every broker for what is on its disks
 
 

@@ -209,6 +209,9 @@ def drop(engine: sa.Engine, name: str) -> None:
         connection.execute(sa.delete(schema.aggregate).where(schema.aggregate.c.name == name))
 
 
+# The proof of an aggregate: its rows of chosen event hours, compared one by one with what the pipeline's rows add up to.
+
+
 HOURS_AT_ONCE = 168  # one snapshot each: a week
 DIFFERENCES_MAX = 1_000  # rows that one statement fetches, and of which some are shown
 PROBLEMS_KEPT_MAX = 20  # of an hour, in the ledger

@@ -226,6 +226,9 @@ def reading_problems(loaded: Mapping[int, LoadedPart], parts: Iterable[EpochPart
     return problems
 
 
+# What the next epoch reads: ranges of offsets, each within one interval of arrival.
+
+
 # Of one partition in one epoch: each costs a question to the broker and a row of the ledger. A backlog of quiet intervals takes
 # more epochs instead.
 PARTS_MAX = 100

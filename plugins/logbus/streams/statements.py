@@ -161,6 +161,10 @@ def only_in_one(stored: str, computed: str, by: Sequence[str] = (WINDOW_START,))
     )
 
 
+# A stream in PostgreSQL's SQL: the table that epochs add to, the view that users read, and what the rows of a loaded window
+# add up to.
+
+
 NUMERIC = "numeric"
 PRIMARY_KEY = (WINDOW_START, ARRIVED_HOUR, GROUP)
 OF_HOUR = f"{ARRIVED_HOUR} = cast(:hour as timestamptz)"

@@ -104,6 +104,10 @@ def to_page(request: Request, page: Page, **values: str) -> RedirectResponse:
     return RedirectResponse(f"{address}?{query}", status_code=303)
 
 
+# The application that the plugin mounts at /logbus: the pages, their data, and the targets of our tasks' links: a window,
+# or a pipeline's windows, as JSON for programs; browsers are redirected to the page.
+
+
 WINDOWS_SHOWN_MAX = 500  # three weeks of hours; a page with more is not read
 
 # No OpenAPI description either: it would be served without a login.

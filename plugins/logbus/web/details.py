@@ -133,6 +133,9 @@ def log_url(dag_id: str | None, run_id: str, task_id: str | None, map_index: int
     return f"{run_url(run_id, dag_id)}/tasks/{quote(task_id, safe='')}{mapped}?try_number={try_number}"
 
 
+# One pipeline and one window for the pages that show them.
+
+
 HOURS_SHOWN = 168
 ATTEMPTS_SHOWN = 20
 

@@ -55,6 +55,10 @@ def _keywords(root: Any) -> set[str]:
     return names
 
 
+# Does one JSON Schema accept every document that another one accepts? For a part of the language; docs/registry.md lists
+# it.
+
+
 TYPES = frozenset(("null", "boolean", "object", "array", "number", "integer", "string"))
 # What says nothing about which documents are valid. `format` does for validators that check it, so it counts as a restriction.
 ANNOTATIONS = frozenset(

@@ -166,6 +166,9 @@ class Arrivals:
         return None if index == 0 else now - times[index]
 
 
+# Every metric of the exporter, and the samples that readings give them.
+
+
 COUNTER, GAUGE = "counter", "gauge"
 
 

@@ -158,6 +158,10 @@ def _members(text: bytes | None) -> Mapping[str, Any]:
     return members
 
 
+# What a registry knows: subjects with their versions, ids, levels and modes; made from the records of `_schemas` in their
+# order.
+
+
 FENCE, WRITER = "logbus_fence", "logbus_writer"
 LEVEL_DEFAULT = "BACKWARD"
 MODE_DEFAULT = "READWRITE"

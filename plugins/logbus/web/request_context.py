@@ -127,6 +127,9 @@ def _own_origins(request: Request) -> set[str]:
     return addressed | ({f"{base.scheme}://{base.netloc}"} if base.netloc else set())
 
 
+# What the routes share: what a request names and who sends it, our errors as HTTP errors, JSON that must not be cached.
+
+
 Value = TypeVar("Value")
 
 logger = logging.getLogger("logbus.web")

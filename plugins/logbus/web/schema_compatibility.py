@@ -181,6 +181,9 @@ def _word(type_name: str) -> str:
     return type_name.removeprefix("TYPE_").lower()
 
 
+# May records of one schema be read with another? The levels of compatibility, and for each type of schema what decides.
+
+
 VERSIONS_COMPARED_MAX = 1_000  # the newest: each takes a millisecond, and the writer waits
 
 

@@ -106,6 +106,9 @@ class RegistryRefusal(LogbusError):
         return int(str(self.code)[:3])
 
 
+# The text of a schema: which type it is of, whether it is valid, and in which form it is stored.
+
+
 NESTING_MAX = 200  # of JSON: what reads and compares schemas calls itself for each level, and Python allows a thousand calls
 PROTOC_SECONDS_MAX = 60.0  # it takes a tenth of a second; more than this and the machine is in trouble
 COMPILED_MAX = 1_000  # files that are remembered: a check compares with the same earlier versions again and again

@@ -263,6 +263,9 @@ def text_of(content: bytes | None) -> str | None:
     return None if content is None else content[:VALUE_BYTES_MAX].decode(errors="backslashreplace")
 
 
+# A topic's newest records as they arrive, for all pages that follow it: one reading for all of them, and none without them.
+
+
 TURN_SECONDS = 1.0  # how often a page asks, and how often a topic is read at most
 TURN_RECORDS_MAX = 50  # more in a second than anybody reads
 KEPT_RECORDS_MAX = 200

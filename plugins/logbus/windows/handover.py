@@ -166,6 +166,9 @@ def take(
         return sorted(set(connection.execute(taken_by_run.where(among(row_of.c.starts_at, starts))).scalars()))
 
 
+# Frozen windows as text that can be passed to any program: which offsets of which partitions, and of which log.
+
+
 TEXT_BYTES_MAX = 100_000  # Linux allows 128 KiB in one argument or variable
 
 

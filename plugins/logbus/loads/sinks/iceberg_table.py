@@ -223,6 +223,9 @@ def _file_problems(directory: Directory, then: Mapping[str, str], now: Mapping[s
             yield f"the file {name} does not hold what was loaded: it was changed"
 
 
+# The Iceberg table and its catalog: created, found, and extended with columns that a parser has gained since.
+
+
 CATALOG_NAME = "logbus"
 OWNER_PROPERTY = "logbus.pipeline"
 
@@ -363,6 +366,9 @@ def add_columns(table: Table, missing: Mapping[str, str], pipeline: model.Pipeli
         # As a path of one step: as a text, a name with a dot would be a member of another column, and refused.
         for name, definition in missing.items():
             update.add_column((name,), iceberg_type(definition))
+
+
+# The table in DuckDB: views over exactly the files of its current snapshot.
 
 
 DUCKDB_TYPES: dict[types.IcebergType, str] = {
