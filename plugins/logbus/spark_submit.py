@@ -50,17 +50,17 @@ def program(environment: Mapping[str, str]) -> str | None:
     return str(Path(home) / "bin" / "java") if home else shutil.which("java", path=environment.get("PATH"))
 
 
-def version(printed: str) -> tuple[int, str] | None:
+def java_version(printed: str) -> tuple[int, str] | None:
     """Out of what `java -version` prints: 21 and "21.0.4"."""
     match = _VERSION.search(printed)
     return None if match is None else (int(match[1]), match[1] + match[2])
 
 
-def problem(path: str | None, status: int | None, printed: str, *, is_named: bool) -> str | None:
+def java_problem(path: str | None, status: int | None, printed: str, *, is_named: bool) -> str | None:
     """What keeps Spark from running by it; None where nothing does. `is_named` by JAVA_HOME."""
     if path is None:
         return f"no Java on the PATH, so Spark cannot run: {INSTALL}"
-    found_version = version(printed)
+    found_version = java_version(printed)
     if status != 0 or found_version is None:
         return f"{path} does not run: {first_line(printed)}: {'unset JAVA_HOME, or ' if is_named else ''}{INSTALL}"
     if found_version[0] < VERSION_MIN:
@@ -68,7 +68,7 @@ def problem(path: str | None, status: int | None, printed: str, *, is_named: boo
     return None
 
 
-def why_not(environment: Mapping[str, str]) -> str | None:
+def why_no_java(environment: Mapping[str, str]) -> str | None:
     """Looks, which takes a tenth of a second."""
     path, status, printed = program(environment), None, ""
     if path is not None:
@@ -88,7 +88,7 @@ def why_not(environment: Mapping[str, str]) -> str | None:
             printed = str(error.strerror)
         except subprocess.TimeoutExpired:
             return None  # it is there; what is wrong with it, Spark finds out
-    return problem(path, status, printed, is_named=bool(environment.get("JAVA_HOME")))
+    return java_problem(path, status, printed, is_named=bool(environment.get("JAVA_HOME")))
 
 
 # How a load is handed to Spark, for a task of Airflow and for a command alike, and what becomes of it: the application, its
@@ -230,7 +230,7 @@ def require_spark(remote: str | None) -> None:
     if remote is not None:
         for package in ("pyspark", "grpc"):
             errors.require(package)
-    elif (trouble := why_not(os.environ)) is not None:
+    elif (trouble := why_no_java(os.environ)) is not None:
         raise errors.UserError(trouble)
 
 

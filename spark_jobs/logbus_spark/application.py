@@ -118,7 +118,7 @@ class Application:
         """The pipeline with its inferred columns, and its sink with a table that has them all."""
         if defined.parse in FORMATS:
             windows = self.ledger.windows_at(defined.name, [attempt.interval.start for attempt in attempts])
-            book = commit_checks.book_of(self.ledger.engine, defined.name, [window.id for window in windows])
+            book = commit_checks.schema_book(self.ledger.engine, defined.name, [window.id for window in windows])
             return self.meet(defined, book, records.sampled_prefixes(self.client.config, defined, records.ranges_of(windows)))
         if not defined.options.infer:
             return self.with_target(defined)
@@ -136,7 +136,7 @@ class Application:
 
     def meet(self, defined: model.Pipeline, book: SchemaBook, prefixes: Collection[bytes]) -> Preparation:
         """The same with the columns of these schemas, too. Only the driver asks the registry, and only for what is not frozen."""
-        with commit_checks.asking(book, defined, self.client.config):
+        with commit_checks.asking_registry(book, defined, self.client.config):
             book.meet(prefixes)
         pipeline = self.ledger.with_inferred(defined)
         columns = schema_format.schema_columns(Decoders(format=FORMATS[defined.parse], book=book), pipeline.options.columns)

@@ -193,7 +193,7 @@ class StreamDriver:
         """As a load that begins now: the pipeline as it is registered, with the columns that records have shown so far."""
         self.pipeline = self.application.ledger.pipeline(self.stream.pipeline)
         if self.pipeline.parse in FORMATS:
-            book = commit_checks.book_of(self.engine, self.pipeline.name)
+            book = commit_checks.schema_book(self.engine, self.pipeline.name)
             prefixes = records.sampled_prefixes(self.application.client.config, self.pipeline, self.unread())
             self.take(self.application.meet(self.pipeline, book, prefixes))
             return

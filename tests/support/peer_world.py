@@ -193,7 +193,7 @@ class PeerWorld:
         self.until(peer.is_greeted)
         correlation_id, message = peer.read_message(ApiKey.SASL_AUTHENTICATE)
         users = sasl.Users(lambda: state, b"")
-        server = sasl.exchange(sasl.NAMES[handshake.mechanism], users, lambda: "server", message.auth_bytes)
+        server = sasl.scram_exchange(sasl.NAMES[handshake.mechanism], users, lambda: "server", message.auth_bytes)
         answer: dict[str, Any] = {"error_code": 0, "error_message": None, "auth_bytes": next(server), "session_lifetime_ms": 0}
         peer.answer_message(correlation_id, ApiKey.SASL_AUTHENTICATE, **answer)
         self.until(peer.is_greeted)

@@ -133,7 +133,7 @@ def open_gates(
     checks = PasswordChecks(context.thread_pool.submit)
     failed = sasl.FailedLogins()
     offered: dict[str, sasl.Mechanism] = {
-        name: partial(sasl.exchange, mechanism, users, partial(secrets.token_urlsafe, _NONCE_BYTES))
+        name: partial(sasl.scram_exchange, mechanism, users, partial(secrets.token_urlsafe, _NONCE_BYTES))
         for name, mechanism in sasl.NAMES.items()
     }
     offered[sasl.PLAIN] = partial(sasl.plain, users, checks.in_thread)

@@ -132,7 +132,7 @@ class Login(NamedTuple):
     until_ms: int | None = None
 
 
-def exchange(
+def scram_exchange(
     mechanism: ScramMechanism, users: Users, new_nonce: Callable[[], str], first: bytes
 ) -> Generator[bytes, bytes, Login]:
     """A login, begun with the client's first message: yields the server's, and resumes with the client's last. Raises

@@ -121,7 +121,7 @@ def drop(name: str, is_executed: bool, warehouse_url: str, as_json: bool) -> Non
     with engine.connect() as connection:
         status = aggregate_listing.status_of(connection, name)
     if is_executed:
-        aggregate_listing.drop(engine, name)
+        aggregate_listing.drop_aggregate(engine, name)
     if as_json:
         output.show_json({"executed": is_executed, **status.summary()})
         return

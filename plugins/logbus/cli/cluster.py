@@ -421,7 +421,7 @@ def health(config: Mapping[str, Any], as_json: bool) -> None:
     """
     reading = cluster_checks.read_cluster(client.Client.for_question(config))
     findings = cluster_checks.by_matter(reading)
-    monitoring.tell(findings, as_json)
+    monitoring.tell_findings(findings, as_json)
     cluster_checks.raise_if_unwell(reading, findings)
 
 

@@ -69,12 +69,12 @@ def doctor_command(
     }
     chosen = {name: check for name, check in checks_by_area.items() if not areas or name in areas}
     findings = checks.run_checks(chosen, checks.Machine(clock=options.clock, client_config=config, warehouse_url=warehouse_url))
-    tell(findings, as_json)
+    tell_findings(findings, as_json)
     if any(finding.severity is checks.Severity.ERROR for finding in findings):
         click.get_current_context().exit(errors.ExitCode.CHECK_FAILED)
 
 
-def tell(findings: Sequence[checks.Finding], as_json: bool) -> None:
+def tell_findings(findings: Sequence[checks.Finding], as_json: bool) -> None:
     if as_json:
         output.show_json([finding.summary() for finding in findings])
         return

@@ -188,7 +188,7 @@ class Client:
     ) -> dict[str, Any]:
         """The configured settings without those for other kinds of handle."""
         own = {name: value for name, value in self.config.items() if not name.startswith((*foreign, *client_config.OF_REGISTRY))}
-        if (recipe := client_config.recipe_of(self.config)) is not None:
+        if (recipe := client_config.token_recipe(self.config)) is not None:
             own[client_config.RECIPE] = client_config.token_function(recipe)
         return {"error_cb": self._connections.note, **(defaults or {}), **own, **(settings or {})}
 

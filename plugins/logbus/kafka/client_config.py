@@ -36,7 +36,7 @@ GCP_ADDRESS = re.compile(r"\.managedkafka\.[\w.-]*cloud\.goog(?=[:,\s]|$)", re.I
 GCP_SCOPE = "https://www.googleapis.com/auth/cloud-platform"
 
 
-def recipe_of(config: Mapping[str, Any]) -> str | None:
+def token_recipe(config: Mapping[str, Any]) -> str | None:
     """What makes the tokens of a client with these settings; None where it needs none, or librdkafka gets them."""
     if str(config.get("sasl.mechanism") or config.get("sasl.mechanisms")).upper() != OAUTHBEARER:
         return None

@@ -23,7 +23,7 @@ from typing import Any
 from logbus.errors import LogbusError, NotAskable, UserError
 from logbus.kafka import errors
 from logbus.kafka.client import Client, PartitionId
-from logbus.kafka.client_config import OAUTHBEARER, recipe_of, token_function
+from logbus.kafka.client_config import OAUTHBEARER, token_function, token_recipe
 from logbus.waiting import announced
 
 # librdkafka's names, and kafka-python's for the same.
@@ -102,7 +102,7 @@ def translated(client_config: Mapping[str, Any]) -> dict[str, Any]:
     protocol, mechanism = settings.get("security_protocol", "PLAINTEXT"), settings.get("sasl_mechanism", "GSSAPI")
     parts = [*(["SSL"] if protocol.endswith("SSL") else []), *([mechanism] if protocol.startswith("SASL") else [])]
     deciding = tuple(prefix for part in parts for prefix in OF_CONNECTING.get(part, ()))
-    recipe = recipe_of(client_config)
+    recipe = token_recipe(client_config)
     translatable = OF_TLS if recipe is None else (*OF_TLS, OF_TOKENS)
     unknown = sorted(name for name in client_config if name.startswith(deciding) and name not in translatable)
     if unknown:

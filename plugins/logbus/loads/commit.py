@@ -260,7 +260,7 @@ def write_ledger(connection: Connection, load: SealedWindow, done: Commit, now: 
     if sent:
         connection.execute(insert(arrived), sent)
     ended["streams"] = len(load.read.sent)
-    commit_checks.freeze(connection, load, now)
+    commit_checks.freeze_used_schemas(connection, load, now)
     committed = (attempt.c.window_id == load.window.id, attempt.c.number == load.attempt.number)
     connection.execute(update(attempt).where(*committed).values(**loaded, **ended))
     connection.execute(handover.NOTIFY, {"name": load.window.pipeline})

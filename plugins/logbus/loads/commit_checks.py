@@ -291,7 +291,7 @@ def samples_of(error: Exception) -> Mapping[str, Any] | None:
 # so that a load years later decodes the same values without a registry.
 
 
-def book_of(engine: Engine, pipeline_name: str, window_ids: Iterable[int] = ()) -> SchemaBook:
+def schema_book(engine: Engine, pipeline_name: str, window_ids: Iterable[int] = ()) -> SchemaBook:
     """The pipeline's frozen schemas; those by which these windows were decoded before are met."""
     frozen, use = schema.frozen_schema.c, schema.schema_use.c
     with engine.connect() as connection:
@@ -308,7 +308,7 @@ def _to_schema(row: Any) -> Schema:
 
 
 @contextmanager
-def asking(book: SchemaBook, pipeline: model.Pipeline, settings: Mapping[str, Any]) -> Iterator[SchemaBook]:
+def asking_registry(book: SchemaBook, pipeline: model.Pipeline, settings: Mapping[str, Any]) -> Iterator[SchemaBook]:
     """While this lasts, the book asks the pipeline's registry for what it does not hold. `settings`: the client's, which may have
     the credentials."""
     from logbus.parsing.registry_client import RegistryClient  # and an HTTP client: of no use to a load without schemas
@@ -321,7 +321,7 @@ def asking(book: SchemaBook, pipeline: model.Pipeline, settings: Mapping[str, An
             book.ask = None
 
 
-def freeze(connection: Connection, load: SealedWindow, now: datetime) -> None:
+def freeze_used_schemas(connection: Connection, load: SealedWindow, now: datetime) -> None:
     """The schemas of a window's values, in the transaction of its commit."""
     use, counts = schema.schema_use, load.read.schemas
     connection.execute(delete(use).where(use.c.window_id == load.window.id))

@@ -102,9 +102,9 @@ def parser_of(engine: Engine, pipeline: Pipeline, windows: Sequence[FrozenWindow
     a column for each field of those. `settings`: the client's, which may have the registry's credentials."""
     if pipeline.parse not in FORMATS:
         return parser_for(pipeline.parse, pipeline.settings)
-    book = commit_checks.book_of(engine, pipeline.name)
+    book = commit_checks.schema_book(engine, pipeline.name)
     decoders = Decoders(format=FORMATS[pipeline.parse], book=book)
-    with commit_checks.asking(book, pipeline, settings), engine.connect() as connection:
+    with commit_checks.asking_registry(book, pipeline, settings), engine.connect() as connection:
         for window in windows:
             for batch in dead_letters.batches(connection, window.id):
                 book.meet(set(filter(None, decoders.prefixes(described_values(batch)))))

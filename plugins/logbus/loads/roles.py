@@ -343,7 +343,7 @@ class TaskLogins:
     def void_left_over(self, pipeline_name: str) -> None:
         """Deletes what drivers that were killed have left, and what newer attempts have superseded."""
         with self.engine.connect() as connection:
-            left = left_over(connection, pipeline_name)
+            left = left_over_logins(connection, pipeline_name)
         for logins in left:
             self._void(logins)
 
@@ -405,7 +405,7 @@ class TaskLogins:
             logger.warning("the logins of a job's tasks are left to the next load: %s", _first_line(error))
 
 
-def left_over(connection: sa.Connection, pipeline_name: str) -> list[Mapping[str, Any]]:
+def left_over_logins(connection: sa.Connection, pipeline_name: str) -> list[Mapping[str, Any]]:
     """Logins of tasks of whose attempts none is running."""
     row, other, window = schema.attempt, schema.attempt.alias("other"), schema.window
     key = row.c.task_logins["key"].astext
@@ -419,7 +419,7 @@ def left_over(connection: sa.Connection, pipeline_name: str) -> list[Mapping[str
     return list(connection.scalars(query))
 
 
-def names_of(logins: Mapping[str, Any]) -> list[str]:
+def login_names(logins: Mapping[str, Any]) -> list[str]:
     return [logins[kind] for kind in ("user", "role") if kind in logins]
 
 

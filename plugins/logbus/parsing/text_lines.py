@@ -341,7 +341,7 @@ def _first_value(members: Mapping[str, Any], name: str, kind: str, variables: Se
 # Lines of syslog, as daemons write them to files (RFC 3164, or rsyslog's with an ISO time) or send them (RFC 5424).
 
 
-COLUMNS = {
+SYSLOG_COLUMNS = {
     "facility": "text",
     "severity": "text",
     "time": "timestamptz",
@@ -371,7 +371,7 @@ SYSLOG_ESCAPE = re.compile(r'\\([\\"\]])')
 
 
 def syslog_parser(settings: Mapping[str, Any]) -> Parser:
-    return Parser(columns=COLUMNS, parse=_parse_line)
+    return Parser(columns=SYSLOG_COLUMNS, parse=_parse_line)
 
 
 def _parse_line(value: bytes) -> Sequence[Any]:

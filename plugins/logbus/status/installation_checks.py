@@ -25,10 +25,10 @@ def check_java(machine: Machine) -> Iterator[Finding]:
     program = str(Path(home) / "bin" / "java") if home else machine.which("java")
     output = machine.run([program, "-version"]) if program is not None else None
     text = "" if output is None else output.text
-    trouble = spark_submit.problem(program, None if output is None else output.status, text, is_named=bool(home))
+    trouble = spark_submit.java_problem(program, None if output is None else output.status, text, is_named=bool(home))
     if trouble is not None:
         yield error("java", trouble.removesuffix(f": {spark_submit.INSTALL}"), spark_submit.INSTALL)
-    elif (java_version := spark_submit.version(text)) is not None:
+    elif (java_version := spark_submit.java_version(text)) is not None:
         yield ok("java", f"{java_version[1]} ({program})" + ("" if home else "; JAVA_HOME is not set and need not be"))
 
 

@@ -131,7 +131,7 @@ def _check_rights(case: Case) -> Iterator[checks.Finding]:
 def _check_task_logins(case: Case) -> Iterator[checks.Finding]:
     """Had the tasks of the last load logins of their own, and is one left of a job which is over?"""
     with case.ledger.engine.connect() as connection:
-        left = roles.left_over(connection, case.pipeline.name)
+        left = roles.left_over_logins(connection, case.pipeline.name)
         note = connection.scalar(
             select(ATTEMPT.c.task_logins_note)
             .join(WINDOW, (WINDOW.c.id == ATTEMPT.c.window_id) & (WINDOW.c.loaded_attempt == ATTEMPT.c.number))
@@ -143,7 +143,7 @@ def _check_task_logins(case: Case) -> Iterator[checks.Finding]:
         advice = "it works without; docs/security.md says what logins of their own take"
         yield checks.note(case.subject, f"Spark's tasks have the driver's rights: {note}", advice)
     if left:
-        named = several([login for logins in left for login in roles.names_of(logins)], NAMED_MAX)
+        named = several([login for logins in left for login in roles.login_names(logins)], NAMED_MAX)
         yield checks.warning(case.subject, f"logins of tasks whose driver was killed: {named}", "its next load deletes them")
 
 

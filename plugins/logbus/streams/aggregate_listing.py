@@ -192,7 +192,7 @@ def hours_of(connection: sa.Connection, name: str, since: datetime | None, until
 OF_AGGREGATE = (schema.touched_hour, schema.aggregated_window, schema.aggregated_hour, schema.aggregation)
 
 
-def drop(engine: sa.Engine, name: str) -> None:
+def drop_aggregate(engine: sa.Engine, name: str) -> None:
     """Forgets an aggregate and drops its table, if a run has made one. A run that is at work on it is refused when it commits."""
     with engine.begin() as connection:
         row = row_of(connection, name, lock=True)

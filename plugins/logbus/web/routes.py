@@ -17,7 +17,7 @@ from logbus import errors, model
 from logbus.kafka import console_consumer, topic_list
 from logbus.kafka.groups import group_json
 from logbus.loads import dead_letters
-from logbus.loads.commit_checks import book_of
+from logbus.loads.commit_checks import schema_book
 from logbus.parsing.decoders import SchemaBook
 from logbus.pipeline_settings import SCHEMA_PARSERS
 from logbus.status import fleet, ledger_facts
@@ -349,7 +349,7 @@ def _readable_values(context: request_context.RequestContext, topic: str) -> top
     from logbus.parsing.schema_format import ReadableValues
 
     engine = context.source.engine()
-    schemas = {reference: frozen for name in names for reference, frozen in book_of(engine, name).schemas.items()}
+    schemas = {reference: frozen for name in names for reference, frozen in schema_book(engine, name).schemas.items()}
     return ReadableValues(SchemaBook(schemas=schemas))
 
 

@@ -28,7 +28,7 @@ from logbus.streams.aggregate_definition import Aggregate, define_aggregate
 from logbus.streams.aggregate_listing import (
     DIFFERENCES_MAX,
     AggregateProof,
-    drop,
+    drop_aggregate,
     hours_of,
     prove_span,
     prove_unaudited,
@@ -461,7 +461,7 @@ def test_a_name_or_a_table_that_is_taken_is_refused_and_a_dropped_one_is_made_ag
     lines.world.execute("drop table per_minute")
     with pytest.raises(UserError, match="is gone"):
         aggregate(lines)
-    drop(engine, "per_minute")
+    drop_aggregate(engine, "per_minute")
     with pytest.raises(AggregateUnknown, match="there is no aggregate 'per_minute'"):
         bring_up_to_date(engine, "per_minute", "test", lambda: NOW)
     aggregate(lines)

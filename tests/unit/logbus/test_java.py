@@ -33,9 +33,9 @@ def home_with(folder: Path, script: str | None) -> dict[str, str]:
 def test_what_is_wrong_with_java_is_said_in_a_sentence_with_what_to_do(
     script: str | None, said: str | None, tmp_path: Path
 ) -> None:
-    why = spark_submit.why_not(home_with(tmp_path, script))
+    why = spark_submit.why_no_java(home_with(tmp_path, script))
     assert why is None if said is None else f"{tmp_path}/bin/java {said}" in str(why)
-    assert (spark_submit.why_not({"PATH": str(tmp_path)}) or "").startswith(
+    assert (spark_submit.why_no_java({"PATH": str(tmp_path)}) or "").startswith(
         "no Java on the PATH, so Spark cannot run: install one"
     )
 

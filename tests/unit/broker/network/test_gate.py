@@ -39,7 +39,9 @@ class Scripted:
         self.checks = gate.PasswordChecks(self.harness.thread_pool.submit)
         mechanisms: dict[str, sasl.Mechanism] = {"PLAIN": lambda first: sasl.plain(self.users, self.checks.in_thread, first)}
         for name, mechanism in sasl.NAMES.items():
-            mechanisms[name] = lambda first, mechanism=mechanism: sasl.exchange(mechanism, self.users, lambda: "server", first)  # type: ignore[misc]
+            mechanisms[name] = lambda first, mechanism=mechanism: sasl.scram_exchange(
+                mechanism, self.users, lambda: "server", first
+            )  # type: ignore[misc]
         limits = {"frame_bytes_max": 524_288, "session_ms_max": 0, "failure_delay_ms": 100, **rules}
         engine = self.harness.engine
         self.gate = gate.Gate(

@@ -34,7 +34,7 @@ class Client:
 
     def begin(self, bare: str, gs2: str = "n,,") -> str:
         self.bare = bare
-        self.exchange = sasl.exchange(self.mechanism, self.users, lambda: SERVER_NONCE, (gs2 + bare).encode())
+        self.exchange = sasl.scram_exchange(self.mechanism, self.users, lambda: SERVER_NONCE, (gs2 + bare).encode())
         self.server_first = next(self.exchange).decode()
         return self.server_first
 
@@ -56,7 +56,7 @@ class Client:
 
 def test_the_example_of_the_standard() -> None:
     users = sasl.Users(lambda: state_of("user"), b"")
-    exchange = sasl.exchange(SHA_256, users, lambda: SERVER_NONCE, b"n,,n=user,r=rOprNGfwEbeRWgbNEkqO")
+    exchange = sasl.scram_exchange(SHA_256, users, lambda: SERVER_NONCE, b"n,,n=user,r=rOprNGfwEbeRWgbNEkqO")
     assert next(exchange) == b"r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096"
     final = b"c=biws,r=rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0,p=dHzbZapWIk4jUhN+Ute9ytag9zjfMHgsqmmiz7AndVQ="
     with pytest.raises(StopIteration) as ended:
@@ -145,7 +145,7 @@ def test_a_broker_logs_in_at_another_as_in_the_standard_and_only_at_one_that_kno
 ) -> None:
     state = state_of("user")
     client = sasl.log_in(SHA_256, "user", PASSWORD, "rOprNGfwEbeRWgbNEkqO")
-    server = sasl.exchange(SHA_256, sasl.Users(lambda: state, b""), lambda: SERVER_NONCE, next(client))
+    server = sasl.scram_exchange(SHA_256, sasl.Users(lambda: state, b""), lambda: SERVER_NONCE, next(client))
     first = next(server).decode().replace(*change.get("first", ("", "")))
     try:
         with pytest.raises(StopIteration) as ended:
@@ -161,7 +161,7 @@ def test_a_broker_logs_in_at_another_as_in_the_standard_and_only_at_one_that_kno
 def test_a_brokers_user_may_have_any_name(mechanism: ScramMechanism) -> None:
     state = state_of("a,b=c\u00e5", mechanism=mechanism)
     client = sasl.log_in(mechanism, "a,b=c\u00e5", PASSWORD, "abc")
-    server = sasl.exchange(mechanism, sasl.Users(lambda: state, b""), lambda: SERVER_NONCE, next(client))
+    server = sasl.scram_exchange(mechanism, sasl.Users(lambda: state, b""), lambda: SERVER_NONCE, next(client))
     with pytest.raises(StopIteration) as ended:
         server.send(client.send(next(server)))
     assert ended.value.value.user == "a,b=c\u00e5"

@@ -26,7 +26,7 @@ from logbus.kafka.client import Client
     ],
 )  # fmt: skip
 def test_an_address_says_who_makes_the_tokens_as_for_airflows_provider(settings: dict[str, Any], recipe: str | None) -> None:
-    assert client_config.recipe_of({"sasl.mechanism": "OAUTHBEARER"} | settings) == recipe
+    assert client_config.token_recipe({"sasl.mechanism": "OAUTHBEARER"} | settings) == recipe
 
 
 @pytest.mark.parametrize(

@@ -48,7 +48,7 @@ def test_a_sink_whose_library_is_missing_says_what_to_install(monkeypatch: pytes
 
 
 def test_every_type_that_a_parser_may_declare_has_one_in_every_sink() -> None:
-    assert set(iceberg_table.DUCKDB_TYPES) == set(COLUMN_TYPES)
+    assert set(iceberg_table.TYPES) == set(COLUMN_TYPES)
 
 
 def test_a_relative_warehouse_is_refused() -> None:
