@@ -167,8 +167,8 @@ def happens(broker: SabotagedBroker, workload: Workload) -> bool:
 def test_an_exception_between_a_write_and_its_bookkeeping_takes_one_partition_offline(
     tmp_path: Path, step: str, error: str
 ) -> None:
-    """Nothing is compacted in the meantime, so the failing write must be this one."""
-    quiet = {**BUSY, "log.cleaner.enable": "false"}
+    """Nothing is compacted in the meantime, and no group that is over is swept, so the failing write must be this one."""
+    quiet = {**BUSY, "log.cleaner.enable": "false", "offsets.retention.check.interval.ms": "600000"}
     when = BEFORE if step.endswith("observe") else AFTER
     with SabotagedBroker(tmp_path / "broker", settings=quiet, steps=[step]) as broker, Workload(broker.bootstrap) as workload:
         for _ in range(5):
