@@ -63,10 +63,13 @@ def test_the_command_tells_the_version_of_the_ledger_and_its_own(engine: Engine,
     assert CliRunner().invoke(main, words).stdout == f"ledger: {REVISION}; this logbus: {REVISION}\n"
 
 
-def test_a_ledger_of_a_newer_logbus_is_refused_and_left_alone(engine: Engine) -> None:
+@pytest.mark.parametrize(("version", "message"), [("9999", "install a newer logbus"), ("0005", "use a new database")])
+def test_a_ledger_of_a_newer_logbus_or_from_before_the_first_is_refused_and_left_alone(
+    engine: Engine, version: str, message: str
+) -> None:
     create_ledger(engine)
-    run(engine, "update logbus.alembic_version set version_num = '9999'")
-    with pytest.raises(UserError, match="install a newer logbus"):
+    run(engine, f"update logbus.alembic_version set version_num = '{version}'")
+    with pytest.raises(UserError, match=message):
         Ledger(engine).register(Pipeline(name="p", topic="t", table="t", parse="lines"), FakeLog(), NOW)
     assert differences(engine) == []
 

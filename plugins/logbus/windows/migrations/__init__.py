@@ -20,6 +20,7 @@ from logbus.windows.table_names import LEAF_SCHEMA, SCHEMA, STAGING_SCHEMA, quot
 
 # The last of versions/. If two branches each add a revision of the same number, a test fails when they are merged.
 REVISION = "0008"
+FIRST_REVISION = "0008"  # of the first release
 
 STORED_REVISION = text(f"select version_num from {SCHEMA}.alembic_version")
 
@@ -36,7 +37,7 @@ def create_ledger(engine: Engine) -> None:
     revision = ledger_revision(engine)
     if revision == REVISION:
         return
-    refuse_newer(revision)
+    refuse_unknown(revision)
     try:
         with engine.begin() as connection:
             connection.execute(text("select pg_advisory_xact_lock(:key)"), {"key": CREATE_LOCK})
@@ -67,9 +68,14 @@ def refuse_without_privilege(error: ProgrammingError) -> None:
         ) from error
 
 
-def refuse_newer(revision: str | None) -> None:
+def refuse_unknown(revision: str | None) -> None:
     if revision is not None and revision > REVISION:
         raise UserError(f"the ledger has version {revision}, this logbus knows {REVISION}: install a newer logbus")
+    if revision is not None and revision < FIRST_REVISION:
+        raise UserError(
+            f"the ledger has version {revision}, from before the first release, and cannot be upgraded: use a new database; "
+            "the records are still in their topics, and `logbus load` loads them again"
+        )
 
 
 def upgrade(connection: Connection) -> None:
@@ -80,7 +86,9 @@ def upgrade(connection: Connection) -> None:
     for name in (SCHEMA, STAGING_SCHEMA, LEAF_SCHEMA):
         create_schema(connection, name)
     if connection.execute(text("select to_regclass(:name)"), {"name": f"{SCHEMA}.alembic_version"}).scalar_one() is not None:
-        refuse_newer(connection.scalar(STORED_REVISION))  # another process may have created it while this one waited for the lock
+        refuse_unknown(
+            connection.scalar(STORED_REVISION)
+        )  # another process may have created it while this one waited for the lock
     config = Config()
     config.set_main_option("script_location", str(Path(__file__).parent).replace("%", "%%"))
     config.attributes["connection"] = connection
