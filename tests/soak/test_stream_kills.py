@@ -1,5 +1,6 @@
-"""A stream of two million records whose driver, JVM, Python workers, PostgreSQL and broker are killed at random moments: in the end
-its view shows what was sent, and its epochs tile the log. LOGBUS_SOAK_SEED chooses other moments."""
+"""A stream of two million records whose driver, JVM, Python workers, PostgreSQL and broker are killed at random moments, and beside
+whose driver another is started now and then: in the end its view shows what was sent, its epochs tile the log, and none was
+committed by a driver after a newer one had begun. LOGBUS_SOAK_SEED chooses other moments."""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ from logbus.streams import stream_ledger
 from logbus.streams.definition import define_stream
 from logbus.waiting import PATIENCE_SECONDS, wait_until
 from logbus.windows.migrations import create_ledger
-from sqlalchemy import Engine, text
+from sqlalchemy import Engine, make_url, text
 from sqlalchemy.exc import SQLAlchemyError
 
 from tests.support.broker import LogbusBroker
@@ -38,6 +39,7 @@ from tests.support.topics import create_topic, send
 
 RECORDS, PARTITIONS, HOURS, HOSTS = 2_000_000, 4, 3, 200
 KILLS = 20
+KILLS_PER_RIVAL = 4
 EPOCH_OFFSETS = 20_000
 EPOCHS_BETWEEN_KILLS = 4
 START = datetime(2015, 5, 17, 10, tzinfo=UTC)
@@ -48,6 +50,21 @@ import json, os
 from logbus.streams.run import StreamSubmission
 client = {"bootstrap.servers": os.environ["BOOTSTRAP"], "log_level": 0}
 StreamSubmission(warehouse_url=os.environ["WAREHOUSE"], client_config=client, say=lambda line: print(line, flush=True)).run("hosts")
+"""
+
+# Who begins and who commits, by the name of the session: what the drivers say of themselves is not asked.
+WATCHED = """
+create table begun (owner bigint primary key, driver text);
+create table committed (epoch bigint primary key, owner bigint, driver text);
+create function note_begun() returns trigger language plpgsql as $$ begin
+    insert into begun values (new.owner, current_setting('application_name')); return new;
+end $$;
+create function note_committed() returns trigger language plpgsql as $$ begin
+    insert into committed
+    select new.number, owner, current_setting('application_name') from logbus.stream where name = new.stream; return new;
+end $$;
+create trigger note_begun after update on logbus.stream for each row when (new.owner > old.owner) execute function note_begun();
+create trigger note_committed after insert on logbus.stream_epoch for each row execute function note_committed();
 """
 
 
@@ -74,23 +91,26 @@ class Requests:
 
 @dataclass
 class Stream:
-    """The stream, its servers, and the process that runs it: `logbus stream run` under a supervisor that starts it again."""
+    """The stream, its servers, and the processes that run it: `logbus stream run` under a supervisor that starts it again."""
 
     broker: LogbusBroker
     postgres: EmbeddedPostgres
     url: str
     engine: Engine
     log: Path
-    process: subprocess.Popen[bytes] | None = None
-    starts: int = 0
+    runs: list[subprocess.Popen[bytes]] = field(default_factory=list)  # the newest last
 
     def supervise(self) -> None:
-        if self.process is None or self.process.poll() is not None:
-            self.starts += 1
-            environment = {**os.environ, "BOOTSTRAP": self.broker.bootstrap, "WAREHOUSE": self.url}
-            with self.log.open("ab") as output:
-                command = [sys.executable, "-c", RUN]
-                self.process = subprocess.Popen(command, env=environment, stdout=output, stderr=subprocess.STDOUT)
+        if not self.runs or self.runs[-1].poll() is not None:
+            self.start()
+
+    def start(self) -> None:
+        """Another driver, whatever becomes of those that are there."""
+        url = make_url(self.url).update_query_dict({"application_name": f"driver {len(self.runs) + 1}"})
+        environment = {**os.environ, "BOOTSTRAP": self.broker.bootstrap, "WAREHOUSE": url.render_as_string(hide_password=False)}
+        with self.log.open("ab") as output:
+            command = [sys.executable, "-c", RUN]
+            self.runs.append(subprocess.Popen(command, env=environment, stdout=output, stderr=subprocess.STDOUT))
 
     def progress(self) -> int:
         """The number of the last epoch; the stream is started again if it has ended."""
@@ -102,12 +122,13 @@ class Stream:
             return -1
 
     def processes(self, is_one: Callable[[list[str]], bool]) -> list[psutil.Process]:
-        """Of those that the run has started, with a command line like this."""
+        """Of those that the runs have started, with a command line like this."""
         matching = []
-        with suppress(psutil.Error):
-            for process in psutil.Process(self.process.pid).children(recursive=True) if self.process else []:
-                with suppress(psutil.Error):
-                    matching += [process] if is_one(process.cmdline()) else []
+        for run in self.runs:
+            with suppress(psutil.Error):
+                for process in psutil.Process(run.pid).children(recursive=True):
+                    with suppress(psutil.Error):
+                        matching += [process] if is_one(process.cmdline()) else []
         return matching
 
     def kill(self, what: str, chance: random.Random) -> None:
@@ -134,9 +155,12 @@ class Stream:
         return self.processes(is_one)
 
     def end(self) -> None:
-        if self.process is not None and self.process.poll() is None:
-            self.process.send_signal(signal.SIGTERM)
-            assert self.process.wait(PATIENCE_SECONDS) == 0, self.log.read_text()[-3000:]
+        """The newest ends well; of the others, each learns that it is superseded."""
+        *older, newest = self.runs
+        newest.send_signal(signal.SIGTERM)
+        assert newest.wait(PATIENCE_SECONDS) == 0, self.log.read_text()[-3000:]
+        for run in older:
+            run.wait(PATIENCE_SECONDS)
 
 
 @contextmanager
@@ -149,10 +173,9 @@ def running(directory: Path) -> Iterator[Stream]:
         try:
             yield stream
         finally:
-            if stream.process is not None:
-                for process in [*stream.processes(lambda words: True), stream.process]:
-                    with suppress(psutil.NoSuchProcess):
-                        process.kill()
+            for process in [*stream.processes(lambda words: True), *stream.runs]:
+                with suppress(psutil.NoSuchProcess):
+                    process.kill()
             engine.dispose()
 
 
@@ -181,6 +204,8 @@ def define(stream: Stream) -> None:
         max_offsets_per_trigger=EPOCH_OFFSETS,
     )
     stream_ledger.define(stream.engine, definition, utc_now())
+    with stream.engine.begin() as connection:
+        connection.execute(text(WATCHED))
 
 
 def test_a_stream_is_exact_whatever_is_killed(stream: Stream) -> None:
@@ -190,17 +215,19 @@ def test_a_stream_is_exact_whatever_is_killed(stream: Stream) -> None:
     send(stream.broker.bootstrap, "hosts", requests.records(), {"queue.buffering.max.messages": RECORDS + 1})
     define(stream)
     reached = 0
-    for _ in range(KILLS):
+    for number in range(KILLS):
         reached += chance.randint(0, EPOCHS_BETWEEN_KILLS)
         wait_until(lambda: stream.progress() >= reached, what=f"epoch {reached}")  # noqa: B023
         what = chance.choice(["driver", "jvm", "worker", "postgres", "broker"])
         killed[what] += 1
         stream.kill(what, chance)
-    wait_until(lambda: stream.progress() > 0 and is_read(stream), what="the end of the topic")
+        if number % KILLS_PER_RIVAL == 0:
+            stream.start()
+    wait_until(lambda: stream.progress() > 0 and is_read(stream) and has_begun(stream), what="the end of the topic")
     stream.end()
     refuse_wrong(stream, requests)
     assert sum(killed.values()) == KILLS
-    print(f"{dict(killed)}, {stream.starts} starts, {stream.progress()} epochs")
+    print(f"{dict(killed)}, {len(stream.runs)} drivers")
 
 
 def test_a_driver_whose_jvm_is_killed_while_broker_and_warehouse_are_away_ends(stream: Stream) -> None:
@@ -222,6 +249,14 @@ def is_read(stream: Stream) -> bool:
     return False
 
 
+def has_begun(stream: Stream) -> bool:
+    """Whether the newest driver is the one that may commit."""
+    with suppress(SQLAlchemyError), stream.engine.connect() as connection:
+        driver = connection.execute(text("select driver from begun order by owner desc limit 1")).scalar()
+        return driver == f"driver {len(stream.runs)}"
+    return False
+
+
 def refuse_wrong(stream: Stream, requests: Requests) -> None:
     with stream.engine.connect() as connection:
         shown = connection.execute(text("select extract(epoch from window_start) / 60, host, requests, bytes from hosts")).all()
@@ -237,3 +272,8 @@ def refuse_wrong(stream: Stream, requests: Requests) -> None:
         by_hour[hour] += read
     assert set(ends.values()) == {RECORDS // PARTITIONS}
     assert len(by_hour) == HOURS
+    with stream.engine.connect() as connection:
+        begun = {row.owner: row.driver for row in connection.execute(text("select owner, driver from begun"))}
+        committed = connection.execute(text("select epoch, owner, driver from committed order by epoch")).all()
+    assert len({driver for _, _, driver in committed}) > 1
+    assert [(epoch, begun[owner]) for epoch, owner, _ in committed] == [(epoch, driver) for epoch, _, driver in committed]
