@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 import urllib.request
+from http.client import HTTPException
 from itertools import count
 from pathlib import Path
 
@@ -75,7 +76,7 @@ def register_all(url: str, client: int, answered: dict[str, tuple[str, int]], en
             try:
                 answered[subject] = text, ask(url, subject, text)
                 break
-            except OSError:
+            except (OSError, HTTPException):  # refused, or cut off in the middle of an answer
                 time.sleep(0.01)
 
 
