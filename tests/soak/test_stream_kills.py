@@ -1,6 +1,6 @@
-"""A stream of two million records whose driver, JVM, Python workers, PostgreSQL and broker are killed at random moments, and beside
-whose driver another is started now and then: in the end its view shows what was sent, its epochs tile the log, and none was
-committed by a driver after a newer one had begun. LOGBUS_SOAK_SEED chooses other moments."""
+"""A stream of two million records whose driver, JVM, Python workers, PostgreSQL and broker are killed at random moments; now and then
+a second driver is started while the first still runs. In the end the view shows what was sent, the epochs tile the log, and no driver
+has committed one after a newer driver had begun. LOGBUS_SOAK_SEED chooses other moments."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ client = {"bootstrap.servers": os.environ["BOOTSTRAP"], "log_level": 0}
 StreamSubmission(warehouse_url=os.environ["WAREHOUSE"], client_config=client, say=lambda line: print(line, flush=True)).run("hosts")
 """
 
-# Who begins and who commits, by the name of the session: what the drivers say of themselves is not asked.
+# Which driver began and which committed each epoch, recorded by the database: a driver's own claim would prove nothing.
 WATCHED = """
 create table begun (owner bigint primary key, driver text);
 create table committed (epoch bigint primary key, owner bigint, driver text);
@@ -105,7 +105,7 @@ class Stream:
             self.start()
 
     def start(self) -> None:
-        """Another driver, whatever becomes of those that are there."""
+        """One more driver; those that still run are left alone. Its database sessions carry its number."""
         url = make_url(self.url).update_query_dict({"application_name": f"driver {len(self.runs) + 1}"})
         environment = {**os.environ, "BOOTSTRAP": self.broker.bootstrap, "WAREHOUSE": url.render_as_string(hide_password=False)}
         with self.log.open("ab") as output:
@@ -122,7 +122,7 @@ class Stream:
             return -1
 
     def processes(self, is_one: Callable[[list[str]], bool]) -> list[psutil.Process]:
-        """Of those that the runs have started, with a command line like this."""
+        """Those that the drivers' runs have started and whose command line matches."""
         matching = []
         for run in self.runs:
             with suppress(psutil.Error):
@@ -155,7 +155,7 @@ class Stream:
         return self.processes(is_one)
 
     def end(self) -> None:
-        """The newest ends well; of the others, each learns that it is superseded."""
+        """Stops the newest driver; the older ones end by themselves, because they are superseded."""
         *older, newest = self.runs
         newest.send_signal(signal.SIGTERM)
         assert newest.wait(PATIENCE_SECONDS) == 0, self.log.read_text()[-3000:]
