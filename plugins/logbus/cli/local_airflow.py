@@ -7,8 +7,9 @@ Configuration is passed by environment only; AIRFLOW_HOME holds logs, keys and t
 
 `AirflowApi` is a client of its public REST API: health, pools, DAG runs, their task instances and the end of their logs. A
 request that reads is repeated until it is answered. One that changes something is sent once and its answer is waited for; it is
-repeated only while nothing accepts the connection. So an api-server that is stopped, or starved by a busy machine, costs time and
-nothing else. A refused request raises an `AirflowApiError` with Airflow's own explanation.
+repeated only if it cannot have changed anything: while nothing accepts the connection, and after a deadlock, which PostgreSQL
+ends by rolling it back. So an api-server that is stopped, or starved by a busy machine, costs time and nothing else. A refused
+request raises an `AirflowApiError` with Airflow's own explanation.
 """
 
 from __future__ import annotations
@@ -108,6 +109,8 @@ def airflow_environment(settings: AirflowSettings, inherited: Mapping[str, str])
         "AIRFLOW__API__HOST": "127.0.0.1",
         provider.HOSTS_VARIABLE: ",".join([*HOSTS, *filter(None, [inherited.get(provider.HOSTS_VARIABLE)])]),
         "AIRFLOW__API__PORT": str(settings.port),
+        # Otherwise an error of the database is "hidden" to the one user there is, and a deadlock looks like any other.
+        "AIRFLOW__API__EXPOSE_STACKTRACE": "True",
         "AIRFLOW__API__BASE_URL": settings.url,
         "AIRFLOW__API__SECRET_KEY": keys["api_secret_key"],
         "AIRFLOW__API_AUTH__JWT_SECRET": keys["jwt_secret"],
@@ -207,6 +210,9 @@ ANSWER_SECONDS_MAX = 30.0  # then a request that reads is sent again, on a new c
 POLL_SECONDS = 0.5
 NOT_SENT = (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout)
 NOT_NOW = frozenset({httpx.codes.BAD_GATEWAY, httpx.codes.SERVICE_UNAVAILABLE, httpx.codes.GATEWAY_TIMEOUT})
+# The api-server locks the tasks of a run before the run, the scheduler the run before its tasks: of two that deadlock, PostgreSQL
+# rolls one back. The scheduler does it again by itself, the api-server does not.
+DEADLOCK = "deadlock detected"
 RUNS_MAX = 100
 RUN_OVER_STATES = frozenset({"success", "failed"})
 HEARTBEATS = {
@@ -378,13 +384,14 @@ class AirflowApi:
         return self._answer(method, path, reads=method == "GET", headers=headers, **arguments)
 
     def _answer(self, method: str, path: str, *, reads: bool, **arguments: Any) -> httpx.Response:
-        """The response, however late it comes. One that only reads is sent again until it is there."""
+        """The response, however late it comes. A request is sent again if it only reads, or cannot have changed anything."""
         if not reads:
             arguments["timeout"] = httpx.Timeout(ANSWER_SECONDS_MAX, read=self._patience_seconds)
 
         def ask() -> httpx.Response | None:
             response = self._client.request(method, path, **arguments)
-            return None if reads and response.status_code in NOT_NOW else response
+            was_rolled_back = response.is_server_error and DEADLOCK in response.text
+            return None if was_rolled_back or (reads and response.status_code in NOT_NOW) else response
 
         try:
             return waiting.wait_until(

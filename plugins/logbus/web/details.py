@@ -106,6 +106,8 @@ def reason_of(response: httpx.Response) -> str:
         detail = response.json().get("detail")
     except ValueError:
         detail = None
+    if isinstance(detail, Mapping):  # of an error of Airflow's database
+        detail = detail.get("reason")
     return detail if isinstance(detail, str) else f"status {response.status_code}"
 
 

@@ -167,6 +167,22 @@ def test_a_change_is_sent_again_only_if_it_was_not_received() -> None:
     assert sent == ["POST"]
 
 
+def database_error(cause: str) -> httpx.Response:
+    return httpx.Response(500, json={"detail": {"reason": "Database error", "orig_error": cause}})
+
+
+def test_a_change_that_a_deadlock_undid_is_sent_again_and_no_other_error_of_the_database() -> None:
+    victim = database_error("(psycopg2.errors.DeadlockDetected) deadlock detected\nDETAIL:  Process 2960 waits for ShareLock")
+    full = database_error("(psycopg2.errors.DiskFull) could not extend file")
+    requests: list[httpx.Request] = []
+    answers: Answers = {("POST", "/api/v2/dags/access_log/dagRuns/r1/clear"): [victim, victim, {}, full]}
+    asked = api(answers, requests)
+    asked.clear_run("access_log", "r1")
+    assert [request.method for request in requests[1:]] == ["POST"] * 3
+    with pytest.raises(local_airflow.AirflowApiError, match="could not extend file"):
+        asked.clear_run("access_log", "r1")
+
+
 def test_a_failed_run_shows_the_end_of_the_failed_tasks_log() -> None:
     tasks = [
         {"task_id": "load", "state": "failed", "try_number": 3},

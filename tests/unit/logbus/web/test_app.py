@@ -12,7 +12,7 @@ import pytest
 from fastapi import FastAPI
 from logbus.provider import HOSTS_VARIABLE
 from logbus.web import app as module
-from logbus.web import plugin
+from logbus.web import details, plugin
 from logbus.web.app import STATIC_DIRECTORY, TITLES
 from starlette.routing import Route
 
@@ -125,3 +125,19 @@ def test_a_local_airflow_answers_to_no_name_that_a_website_could_have(monkeypatc
 def test_any_other_airflow_answers_as_it_would_without_us(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(HOSTS_VARIABLE, raising=False)
     assert plugin.LogbusPlugin().fastapi_root_middlewares == []
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        (httpx.Response(404, json={"detail": "no such Dag"}), "no such Dag"),
+        (
+            httpx.Response(409, json={"detail": {"reason": "Unique constraint violation", "statement": "hidden"}}),
+            "Unique constraint",
+        ),
+        (httpx.Response(422, json={"detail": [{"loc": ["body"]}]}), "status 422"),
+        (httpx.Response(502, text="<html>"), "status 502"),
+    ],
+)
+def test_what_airflow_refuses_is_told_in_its_own_words(answer: httpx.Response, reason: str) -> None:
+    assert details.reason_of(answer).startswith(reason)
