@@ -80,6 +80,9 @@ def test_a_run_is_given_up_although_it_deadlocks_with_the_scheduler(second: Seco
     waits = "select count(*) from pg_stat_activity where wait_event_type = 'Lock' and query like 'UPDATE dag_run%'"
     deadlocks = "select deadlocks from pg_stat_database where datname = 'airflow'"
     before = count(deadlocks)
+    with observer.connect() as connection:  # PostgreSQL looks for a deadlock once in a wait: not before both wait
+        connection.execute(text("alter system set deadlock_timeout = '10s'"))
+        connection.execute(text("select pg_reload_conf()"))
     with ThreadPoolExecutor(max_workers=1) as pool, server.connect() as scheduler:
         scheduler.execute(text("set local deadlock_timeout = '10min'"))
         scheduler.execute(text("select from dag_run where run_id = :run for update"), {"run": queued.run_id})
@@ -89,5 +92,8 @@ def test_a_run_is_given_up_although_it_deadlocks_with_the_scheduler(second: Seco
         scheduler.commit()
         given_up.result(PATIENCE_SECONDS)
     wait_until(lambda: count(deadlocks) > before, what="the count of deadlocks")
+    with observer.connect() as connection:
+        connection.execute(text("alter system reset deadlock_timeout"))
+        connection.execute(text("select pg_reload_conf()"))
     server.dispose()
     assert api.run(queued.dag_id, queued.run_id).state == "failed"
