@@ -18,19 +18,19 @@ import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import date
 from decimal import Decimal
 from typing import Any, NoReturn
 
 from logbus import errors, model, pipeline_settings
 
-TEXT, TIMESTAMP, BOOLEAN, DOUBLE = "text", "timestamptz", "boolean", "double precision"
-NUMBERS = ("integer", "bigint", DOUBLE)
-ORDERED = (*NUMBERS, TEXT, TIMESTAMP)
+TEXT, TIMESTAMP, DATE, BOOLEAN, DOUBLE, NUMERIC = "text", "timestamptz", "date", "boolean", "double precision", "numeric"
+NUMBERS = ("integer", "bigint", DOUBLE, NUMERIC)
+ORDERED = (*NUMBERS, TEXT, TIMESTAMP, DATE)
 COMPARED = (*ORDERED, BOOLEAN)
-KEY_TYPES = ("integer", "bigint", TEXT, TIMESTAMP, BOOLEAN)
+KEY_TYPES = ("integer", "bigint", NUMERIC, TEXT, TIMESTAMP, DATE, BOOLEAN)
 SPELLINGS = {"timestamp with time zone": TIMESTAMP}  # by PostgreSQL, of the types that have another name here
-SUM_TYPES = {"integer": "bigint", "bigint": "numeric", DOUBLE: DOUBLE}  # none of them overflows
+SUM_TYPES = {"integer": "bigint", "bigint": NUMERIC, NUMERIC: NUMERIC, DOUBLE: DOUBLE}  # none of them overflows
 
 WHERE_LENGTH_MAX = 10_000  # characters: far more than anybody writes, and little enough for a parser that calls itself
 NUMBER_LENGTH_MAX = 400  # digits: more than any double has; Python converts no more than some thousand
@@ -301,9 +301,10 @@ class Dialect:
                 f"{purpose}: there is no column {column!r}: {pipeline_settings.advice(column, self.columns)}"
             )
         kind = SPELLINGS.get(self.columns[column], self.columns[column])
-        if kind not in allowed:
+        without_digits = NUMERIC if kind.startswith(f"{NUMERIC}(") else kind  # numeric(10,2) is compared and added up as numeric
+        if without_digits not in allowed:
             raise errors.WrongRequest(f"{purpose} takes columns of type {', '.join(allowed)}; {column!r} is {kind}")
-        return kind
+        return without_digits
 
     # A measure is one or two columns of the aggregate's table: name to type, and name to the expression that fills it.
 
@@ -375,12 +376,14 @@ class Dialect:
             sql_type = kind if kind == DOUBLE else "bigint" if isinstance(value, int) else "numeric"
         elif kind == BOOLEAN:
             expected, is_right = "true or false", isinstance(value, bool)
+        elif kind in (TIMESTAMP, DATE):
+            expected, value, is_right = _parsed(kind, value)
         else:
             is_right = isinstance(value, str)
-        if kind == TIMESTAMP and is_right:
-            expected, value, is_right = _instant(value)
         if not is_right:
-            raise errors.WrongRequest(f"where: {column!r} is {kind}, so it is compared with {expected}; got {value!r}")
+            raise errors.WrongRequest(
+                f"where: {column!r} is {self.columns[column]}, so it is compared with {expected}; got {value!r}"
+            )
         name = f"v{len(self.parameters)}"
         self.parameters[name] = value
         return f"cast(:{name} as {sql_type})"
@@ -395,9 +398,10 @@ def plain(kind: str) -> str:
     return ' collate "default"' if kind == TEXT else ""
 
 
-def _instant(text: str) -> tuple[str, datetime | str, bool]:
-    expected = "an instant, as in '2015-05-17T10:00:00Z'"
+def _parsed(kind: str, value: Any) -> tuple[str, Any, bool]:
+    """What is expected, and whether the value is the text of one: then the instant or date itself."""
+    expected = "an instant, as in '2015-05-17T10:00:00Z'" if kind == TIMESTAMP else "a date, as in '2015-05-17'"
     try:
-        return expected, model.parse_instant(text), True
-    except ValueError:
-        return expected, text, False
+        return expected, (model.parse_instant if kind == TIMESTAMP else date.fromisoformat)(value), True
+    except (TypeError, ValueError):
+        return expected, value, False

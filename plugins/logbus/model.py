@@ -53,9 +53,9 @@ def parse_instant(text: str) -> datetime:
     to write."""
     try:
         instant = datetime.fromisoformat(text)
-    except ValueError:
+        return instant.astimezone(UTC) if instant.tzinfo else instant.replace(tzinfo=UTC)
+    except (ValueError, OverflowError):  # the latter in the zone of a first or last day
         raise ValueError(f"{text!r} is not an instant; write it like 2015-05-17T10:00:00Z") from None
-    return instant.astimezone(UTC) if instant.tzinfo else instant.replace(tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -147,12 +147,13 @@ def definition_in(settings: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str
 
 def define(subject: Stream | Join, *, since: datetime | None, warehouse_url: str, as_json: bool) -> None:
     engine, now = options.open_ledger(warehouse_url).engine, options.clock()
+    streams = subject.sides if isinstance(subject, Join) else [subject]
+    for stream in streams:
+        stream_ledger.require_columns(engine, stream)
     if isinstance(subject, Join):
         stream_ledger.define_join(engine, subject, now, since=since)
-        streams: Sequence[Stream] = subject.sides
     else:
         stream_ledger.define(engine, subject, now, since=since)
-        streams = [subject]
     if as_json:
         with engine.connect() as connection:
             summaries = [listing.status_of(connection, stream.name, now).summary(listing.StreamLag()) for stream in streams]

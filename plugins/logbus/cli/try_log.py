@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from zoneinfo import ZoneInfo
 
 import click
+from click.core import ParameterSource
 
 from logbus import errors, model
 from logbus.cli import options, output
@@ -32,7 +33,13 @@ VALUE_CHARACTERS = 100
     shell_complete=options.complete_topics,
     help="Instead of a file: the last thousand records of this topic.",
 )
-@click.option("--registry", metavar="URL", help="Whose schemas the values of the topic name.")
+@click.option(
+    "--registry",
+    envvar="LOGBUS_REGISTRY_URL",
+    show_envvar=True,
+    metavar="URL",
+    help="Whose schemas the values of the topic name.",
+)
 @click.option("--parse", metavar="NAME", help="Try only this parser; by default the one that fits is proposed.")
 @click.option("--settings", default="{}", help='Settings of that parser, as JSON: {"fields": ["time", "user"]}.')
 @click.option("--time-format", metavar="FORMAT", help="How a line's time is written: '%d.%m.%Y %H:%M:%S'.")
@@ -70,7 +77,7 @@ def command(
     if topic is not None:
         try_topic(config, topic, registry, parse, options.parse_settings(settings), as_json)
         return
-    if registry is not None:
+    if click.get_current_context().get_parameter_source("registry") is ParameterSource.COMMANDLINE:
         raise click.UsageError("--registry is for the values of a topic: add --topic NAME instead of a file")
     assert file is not None
     times = timestamp_extractor.TimeOptions(format_of=time_format, field=time_field, zone=zone, accepts_times=accept_times)
@@ -88,7 +95,9 @@ def try_topic(
     config: Mapping[str, Any], topic: str, registry: str | None, parse: str | None, settings: Mapping[str, Any], as_json: bool
 ) -> None:
     if registry is None:
-        raise click.UsageError("--topic reads values by the schemas that they name: add --registry URL")
+        raise click.UsageError(
+            "--topic reads values by the schemas that they name: add --registry URL, or set LOGBUS_REGISTRY_URL"
+        )
     check_registry("--registry", registry, errors.UserError)
     # Here, because Arrow is not needed for a file.
     from logbus.parsing.registry_client import RegistryClient

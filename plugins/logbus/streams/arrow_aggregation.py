@@ -5,8 +5,8 @@ rows that were loaded. They are two witnesses, so this module is written without
 rows, conditions and measures through both.
 
 Where Arrow and PostgreSQL differ, PostgreSQL is right: a comparison with null is unknown, NaN is greater than every number and
-equal to itself, there is one zero, a whole number is compared with a decimal one exactly, no sum overflows, and doubles are
-summed as the decimals of 15 digits that PostgreSQL makes of them.
+equal to itself, there is one zero, whole and decimal numbers are compared with any number exactly, no sum overflows, and doubles
+are summed as the decimals of 15 digits that PostgreSQL makes of them.
 
 A group's stored columns are such that two rows of one group add up to one: so rows, the results of tasks, and what the warehouse
 holds already are combined in the same way.
@@ -18,8 +18,9 @@ import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import date, datetime
 from decimal import Context, Decimal, Inexact
+from fractions import Fraction
 from functools import reduce
 from operator import eq, ge, gt, le, lt, ne
 from typing import Any
@@ -39,6 +40,7 @@ MICROSECOND = model.MILLISECOND / 1000
 COUNT, TOTAL, DECIMAL_TOTAL, MINIMUM, MAXIMUM = "count", "total", "decimal total", "min", "max"
 COMBINED_BY = {COUNT: "sum", TOTAL: "sum", DECIMAL_TOTAL: "list", MINIMUM: "min", MAXIMUM: "max"}
 WHOLE = pa.decimal128(38, 0)  # the sum of as many bigints as there are offsets
+DECIMAL_DIGITS = 76  # of the sum of decimals: the most that Arrow has, and twice as many as one of them has
 
 # That a task holds until it adds them up: some tens of MB. One grouping of many rows takes far less time than many of few.
 ROWS_MAX = 500_000
@@ -60,7 +62,10 @@ class StoredColumn:
     def type(self) -> pa.DataType:
         """A decimal total is the text of a number that no decimal of Arrow holds."""
         types = {COUNT: pa.int64(), TOTAL: WHOLE, DECIMAL_TOTAL: pa.string()}
-        return types[self.role] if self.role in types else arrow_type(self.kind)
+        if self.role in types and not (self.role == TOTAL and pa.types.is_decimal(arrow_type(self.kind))):
+            return types[self.role]
+        kind = arrow_type(self.kind)
+        return pa.decimal256(DECIMAL_DIGITS, kind.scale) if self.role == TOTAL else kind
 
     def of_rows(self, rows: pa.Table) -> Any:
         """What each row alone adds to it."""
@@ -69,7 +74,7 @@ class StoredColumn:
         values = rows.column(self.source)
         if self.role == COUNT:
             return values.is_valid().cast(pa.int64())
-        return values.cast(WHOLE) if self.role == TOTAL else values
+        return values.cast(self.type) if self.role == TOTAL else values
 
     def to_grouped(self, values: Any) -> Any:
         """As Arrow can find the least and the greatest of them."""
@@ -90,18 +95,19 @@ class Aggregator:
     """
 
     def __init__(self, aggregate: Aggregate, columns: expressions.Columns) -> None:
-        dialect = expressions.Dialect(columns, quoted)
+        self._kinds = {name: expressions.SPELLINGS.get(kind, kind) for name, kind in columns.items()}
+        dialect = expressions.Dialect(self._kinds, quoted)
         dialect.kind_of(aggregate.event_time, [expressions.TIMESTAMP], "event_time")
         if aggregate.condition is not None:
             dialect.condition(aggregate.condition)
-        kinds = {key: dialect.kind_of(key, expressions.KEY_TYPES, f"the key {key!r}") for key in aggregate.keys}
+        for key in aggregate.keys:
+            dialect.kind_of(key, expressions.KEY_TYPES, f"the key {key!r}")
         self.aggregate = aggregate
         self.stored = [
             column for name, measure in aggregate.measures.items() for column in stored_columns(dialect, name, measure)
         ]
-        self._kinds = {name: expressions.SPELLINGS.get(kind, kind) for name, kind in columns.items()}
-        self._keys = [ARRIVED_HOUR, WINDOW_START, *kinds]
-        key_types = [TIMESTAMP, TIMESTAMP, *map(arrow_type, kinds.values())]
+        self._keys = [ARRIVED_HOUR, WINDOW_START, *aggregate.keys]
+        key_types = [TIMESTAMP, TIMESTAMP, *(arrow_type(self._kinds[key]) for key in aggregate.keys)]
         self.schema = pa.schema(
             [*zip(self._keys, key_types, strict=True), *((column.name, column.type) for column in self.stored)]
         )
@@ -182,7 +188,10 @@ def json_values(column: pa.ChunkedArray) -> list[Any]:
 
 def stored_columns(dialect: expressions.Dialect, name: str, measure: expressions.Measure) -> list[StoredColumn]:
     """Those of one measure; `Dialect.stored_columns` names them as well."""
-    kind = dialect.kind_of(measure.column, expressions.FUNCTIONS[measure.function], f"{name}={measure}") if measure.column else ""
+    kind = ""
+    if measure.column is not None:
+        dialect.kind_of(measure.column, expressions.FUNCTIONS[measure.function], f"{name}={measure}")
+        kind = dialect.columns[measure.column]
     total = DECIMAL_TOTAL if kind == expressions.DOUBLE else TOTAL
     match measure.function:
         case "count":
@@ -265,18 +274,26 @@ def compared(values: pa.Array, kind: str, operator: str, value: Any) -> pa.Array
     if kind == expressions.DOUBLE:
         compares = COMPARED_BY[operator](values, pa.scalar(float(value), pa.float64()))
         return pc.or_kleene(compares, pc.is_nan(values)) if operator in (">", ">=") else compares
-    if kind in expressions.NUMBERS:
-        return _compared_whole(values, operator, value)
     if kind == expressions.TIMESTAMP:
         return COMPARED_BY[operator](values, pa.scalar(model.parse_instant(value), TIMESTAMP))
+    if kind == expressions.DATE:
+        return COMPARED_BY[operator](values, pa.scalar(date.fromisoformat(value), pa.date32()))
+    if pa.types.is_integer(values.type) or pa.types.is_decimal(values.type):
+        return _compared_exactly(values, operator, value)
     return COMPARED_BY[operator](values, pa.scalar(value))
 
 
-def _compared_whole(values: pa.Array, operator: str, number: int | Decimal) -> pa.Array:
-    """Whole numbers with any number, exactly: x < 2.5 if x < 3, and x > 2.5 if x > 2."""
-    bound = math.ceil(number) if operator in ("<", ">=") else math.floor(number)
-    is_beyond_all = not -expressions.BIGINT_MAX - 1 <= bound <= expressions.BIGINT_MAX
-    if is_beyond_all or (bound != number and operator in ("=", "<>")):  # then it is the same for every value that there is
+def _compared_exactly(values: pa.Array, operator: str, number: int | Decimal) -> pa.Array:
+    """Whole numbers, or decimals as multiples of their last digit, with any number: x < 2.5 if x < 3, and x > 2.5 if x > 2."""
+    is_decimal = pa.types.is_decimal(values.type)
+    digits = values.type.scale if is_decimal else 0
+    multiple = Fraction(number) * 10**digits
+    bound = math.ceil(multiple) if operator in ("<", ">=") else math.floor(multiple)
+    least = 1 - 10**values.type.precision if is_decimal else -expressions.BIGINT_MAX - 1
+    is_beyond_all = not least <= bound <= (-least if is_decimal else expressions.BIGINT_MAX)
+    if is_beyond_all or (bound != multiple and operator in ("=", "<>")):  # then it is the same for every value that there is
         always = pa.scalar(OF_NUMBERS[operator](0, number) if is_beyond_all else operator == "<>")
         return pc.if_else(values.is_valid(), always, pa.scalar(None, pa.bool_()))
+    if is_decimal:
+        return COMPARED_BY[operator](values, pa.scalar(EXACTLY.scaleb(Decimal(bound), -digits), values.type))
     return COMPARED_BY[operator](values.cast(pa.int64()), pa.scalar(bound, pa.int64()))

@@ -124,6 +124,16 @@ def has_what_is_read(connection: sa.Connection, stream: Stream, pipeline: model.
     return not isinstance(stream.content, LiveRows) or target.relation_exists(connection, parse_table(pipeline.table))
 
 
+def require_columns(engine: sa.Engine, stream: Stream) -> None:
+    """`WrongRequest` if the rows that its pipeline has loaded lack a column of the stream, or have it with another type. Those of
+    a pipeline that takes its columns from its records may still come, so that this is for somebody who waits for an answer."""
+    with engine.connect() as connection:
+        pipeline = rows.to_pipeline(rows.pipeline_row(connection, stream.pipeline))
+        table = parse_table(pipeline.table)
+        if columns := target.table_columns(connection, table):
+            loaded_windows(stream, pipeline.topic, table, columns).stored_columns()
+
+
 def starts_at(chain: Chain, since: datetime | None) -> dict[int, int]:
     """By partition the boundary at an instant, or the newest one, or the anchor where none is frozen yet."""
     newest = {partition: end.offset for partition, end in chain.ends().items()}

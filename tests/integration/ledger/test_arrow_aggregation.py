@@ -6,7 +6,7 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
@@ -29,7 +29,10 @@ COLUMNS = {
     "small": "integer",
     "large": "bigint",
     "x": "double precision",
+    "price": "numeric(10,2)",
+    "number": "numeric(38,0)",
     "word": "text",
+    "day": "date",
     "is_odd": "boolean",
     "object": "jsonb",
 }
@@ -61,6 +64,9 @@ VALUES: Mapping[str, list[Any]] = {
         5e-324,
         1 / 3,
     ],
+    "price": [None, Decimal("-99999999.99"), Decimal("-0.01"), Decimal("0.00"), Decimal("2.50"), Decimal("99999999.99")],
+    "number": [None, Decimal(1 - 10**38), Decimal(0), Decimal(2**64 - 1), Decimal(10**38 - 1)],
+    "day": [None, date(1, 1, 1), date(1969, 12, 31), date(2015, 5, 17), date(9999, 12, 31)],
     "word": [None, "", "B", "a", "b'\\", "\u00e4", "\U0001f600", "\uffff"],
     "is_odd": [None, True, False],
     "object": [None, '{"a": 1}', "[]"],
@@ -70,6 +76,16 @@ LITERALS: Mapping[str, list[str]] = {
     "small": ["0", "-1", "2.5", "-2.5", "2147483647", "9223372036854775807", "1e300", "3.0"],
     "large": ["9007199254740993", "9007199254740992.5", "-9223372036854775807", "7", "7.0", "-1e19", "9223372036854775807.5"],
     "x": ["0", "-2.5", "0.1", "1e300", "9223372036854775807", "0.3333333333333333"],
+    "price": ["0", "-0.01", "2.5", "2.500", "2.505", "-2.505", "99999999.99", "99999999.995", "-1e300", "1e-300"],
+    "number": [
+        "0",
+        "18446744073709551615.0",
+        "18446744073709551615.5",
+        "1e38",
+        "-1e38",
+        "99999999999999999999999999999999999999.0",
+    ],
+    "day": ["'2015-05-17'", "'1970-01-01'", "'0001-01-01'"],
     "word": ["''", "'B'", "'b''\\'", "'\u00e4'", "'\U0001f600'"],
     "is_odd": ["true", "false"],
 }

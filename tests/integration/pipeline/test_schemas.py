@@ -106,6 +106,8 @@ def test_an_hour_reads_by_its_schemas_and_again_when_the_registry_is_gone(pipeli
     tried = CliRunner().invoke(main, words)
     assert "schema id 1 of 3 records, schema id 2 of 1 record" in tried.stdout
     assert "parse     avro: 2 of 7 records" in tried.stdout
+    by_variable = CliRunner(env={"LOGBUS_REGISTRY_URL": registry.url}).invoke(main, [*words[:3], *words[5:]])
+    assert by_variable.stdout == tried.stdout
     assert (tried.exit_code, "avro reads 2 of the last 7 records" in tried.stderr) == (1, True)
     found = json.loads(CliRunner().invoke(main, [*words, "--json"]).stdout)
     assert (found["parse"], found["settings"], found["schemas"]) == (

@@ -6,12 +6,16 @@ import json
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import date, datetime, timedelta
+from decimal import Decimal
 from functools import reduce
 from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
+from logbus.cli import main
+from logbus.errors import ExitCode, StreamUnknown
 from logbus.expressions import avg_of, count, max_of, sum_of
 from logbus.loads.engine import connect
 from logbus.streams import stream_ledger
@@ -71,19 +75,26 @@ def in_process(job: EpochJob, slices: Sequence[PlanSlice], config: Mapping[str, 
 
 @pytest.mark.usefixtures("without_spark")
 def test_values_that_name_a_schema_are_added_up_as_they_are_loaded(broker: AnyBroker, engine: Engine, registry: Registry) -> None:
-    """The second schema is met by a task first."""
+    """The second schema is met by a task first. Sums, keys and conditions are of decimals and dates, too."""
     pipeline = RealPipeline(
         broker.bootstrap, engine, partitions=1, parse="avro", settings={"registry": registry.url, "max_errors": 9}
     )
-    first, second = (
-        record(("id", "long"), ("customer", "string")),
-        record(("id", "long"), ("size", "int"), ("customer", "string")),
-    )
+    price = {"type": "bytes", "logicalType": "decimal", "precision": 10, "scale": 2}
+    first = record(("id", "long"), ("customer", "string"), ("price", price), ("day", {"type": "int", "logicalType": "date"}))
+    second = record(*((field["name"], field["type"]) for field in first["fields"]), ("size", "int"))
     ids = [registry.register("orders-value", schema) for schema in (first, second)]
-    orders = [written(ids[0], first, {"id": number, "customer": "Ada"}) for number in range(SAMPLED_RECORDS_MAX)]
-    orders += [written(ids[1], second, {"id": number, "customer": "Bob", "size": 1}) for number in range(5)]
+    days = [date(2026, 11, 27), date(2026, 11, 28)]
+    bought = [
+        {"id": number, "customer": "Ada", "price": Decimal(number) / 100, "day": days[number % 2]}
+        for number in range(SAMPLED_RECORDS_MAX)
+    ]
+    orders = [written(ids[0], first, order) for order in bought]
+    orders += [written(ids[1], second, {**bought[number], "customer": "Bob", "size": 1}) for number in range(5)]
     pipeline.send([(10.5, value) for value in [*orders, b"not avro", orders[0][:-1], orders[0] + b"\0"]])
-    stream = define_stream("orders", pipeline.name, keys=["customer"], measures={"orders": count(), "ids": sum_of("id")})
+    measures = {"orders": count(), "ids": sum_of("id"), "paid": sum_of("price"), "mean": avg_of("price"), "last": max_of("day")}
+    stream = define_stream(
+        "orders", pipeline.name, keys=["customer", "day"], measures=measures, where="price > 0.015 and day < '2026-11-29'"
+    )
     stream_ledger.define(engine, stream, NOW)
     application = driver(pipeline.ledger, pipeline.log, pipeline.client_config)
     StreamDriver(application=application, name="orders", run_id="r", say=print, run_tasks=in_process).run(once=True)
@@ -91,7 +102,22 @@ def test_values_that_name_a_schema_are_added_up_as_they_are_loaded(broker: AnyBr
     assert pipeline.audit(10).ok
     assert [(hour.verdict, [*hour.problems]) for hour in prove_due(engine, "orders", NOW).hours] == [("proven", [])]
     with engine.connect() as connection:
-        assert connection.execute(text("select customer, orders from orders order by 1")).all() == [("Ada", 1_000), ("Bob", 5)]
+        rows = connection.execute(text("select customer, day, orders, paid, mean, last from orders order by 1, 2")).all()
+    assert rows == [
+        ("Ada", days[0], 499, Decimal("2495.00"), 5.0, days[0]),
+        ("Ada", days[1], 499, Decimal("2499.99"), 2499.99 / 499, days[1]),
+        ("Bob", days[0], 2, Decimal("0.06"), 0.03, days[0]),
+        ("Bob", days[1], 1, Decimal("0.03"), 0.03, days[1]),
+    ]
+    words = ["--pipeline", pipeline.name, "--warehouse", engine.url.render_as_string(hide_password=False)]
+    for wrong, refusal in (
+        (("--key", "costumer"), "the key 'costumer': there is no column 'costumer'"),
+        (("--where", "day < 3"), "where: 'day' is date, so it is compared with a date, as in '2015-05-17'; got 3"),
+    ):
+        refused = CliRunner().invoke(main, ["stream", "create", "typed", *words, *wrong])
+        assert (refused.exit_code, refusal in refused.stderr) == (ExitCode.FAILED, True), refused.stderr
+    with pytest.raises(StreamUnknown), engine.connect() as connection:
+        stream_ledger.find(connection, "typed")
 
 
 def test_a_stream_is_computed_behind_spark_connect(pipeline: RealPipeline, warehouse_url: str, spark_connect: str) -> None:

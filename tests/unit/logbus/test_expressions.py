@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from decimal import Decimal
 
 import pytest
@@ -14,6 +14,8 @@ COLUMNS = {
     "method": "text",
     "seconds": "double precision",
     "time": "timestamp with time zone",
+    "price": "numeric(10,2)",
+    "day": "date",
     "is_bot": "boolean",
     "tags": "jsonb",
     "Odd: name": "text",
@@ -41,6 +43,8 @@ def written(where: str) -> tuple[str, list[object]]:
         ("is_bot is not null", '(not ("is_bot" is null))', []),
         ("is_bot = false", '("is_bot" = cast(:v0 as boolean))', [False]),
         ("time > '2015-05-17'", '("time" > cast(:v0 as timestamptz))', [datetime(2015, 5, 17, tzinfo=UTC)]),
+        ("day = '2015-05-17'", '("day" = cast(:v0 as date))', [date(2015, 5, 17)]),
+        ("price <= 0.10", '("price" <= cast(:v0 as numeric))', [Decimal("0.10")]),
         ("\"Odd: name\" = ''", '("Odd\\: name" collate "C" = cast(:v0 as text))', [""]),
     ],
 )
@@ -98,6 +102,10 @@ def test_what_is_not_understood_is_named(where: str, message: str) -> None:
         ("status = true", "compared with a number; got True"),
         ("method = 5", "compared with a text, as in 'GET'; got 5"),
         ("time > 'yesterday'", "compared with an instant"),
+        ("time > '0001-01-01T00:00+14:00'", "compared with an instant"),  # before all that there are, in UTC
+        ("time > 3", "compared with an instant, as in '2015-05-17T10:00:00Z'; got 3"),
+        ("day > '2015-02-30'", "compared with a date, as in '2015-05-17'; got '2015-02-30'"),
+        ("price = 'free'", r"'price' is numeric\(10,2\), so it is compared with a number"),
         ("is_bot > true", "use = or <>"),
         ("is_bot = 1", "compared with true or false"),
         ("tags = 'x'", "'tags' is jsonb"),
@@ -125,6 +133,8 @@ def test_the_columns_of_a_condition() -> None:
             {"n": 'cast(sum(cast("seconds" as numeric)) as double precision)'},
         ),
         (min_of("time"), {"n": "timestamptz"}, {"n": 'min("time")'}),
+        (sum_of("price"), {"n": "numeric"}, {"n": 'sum("price")'}),
+        (max_of("day"), {"n": "date"}, {"n": 'max("day")'}),
         (max_of("method"), {"n": "text"}, {"n": 'max("method" collate "C") collate "default"'}),
         (avg_of("bytes"), {"n_sum": "numeric", "n_count": "bigint"}, {"n_sum": 'sum("bytes")', "n_count": 'count("bytes")'}),
     ],

@@ -30,7 +30,8 @@ def tried(folder: Path, name: str, lines: list[str], *words: str, written: float
     log = folder / name
     log.write_text("".join(f"{line}\n" for line in lines))
     os.utime(log, (written, written))
-    return CliRunner().invoke(main, ["try", str(log), *words])
+    environment = {"LOGBUS_REGISTRY_URL": "http://127.0.0.1:8081"}  # as `logbus up` sets it: of no matter to a file
+    return CliRunner(env=environment).invoke(main, ["try", str(log), *words])
 
 
 @pytest.mark.parametrize("log_format", FORMATS, ids=lambda log_format: log_format.name)
