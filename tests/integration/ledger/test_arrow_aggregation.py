@@ -106,10 +106,11 @@ def random_condition(source: random.Random, depth: int = 2) -> str:
 
 
 def random_aggregate(source: random.Random) -> Aggregate:
-    keys = [column for column, kind in COLUMNS.items() if kind in KEY_TYPES and column != "at"]
+    plain = {column: kind.partition("(")[0] for column, kind in COLUMNS.items()}
+    keys = [column for column, kind in plain.items() if kind in KEY_TYPES and column != "at"]
     possible = [Measure("count")]
     possible += [
-        Measure(function, column) for function, kinds in FUNCTIONS.items() for column, kind in COLUMNS.items() if kind in kinds
+        Measure(function, column) for function, kinds in FUNCTIONS.items() for column, kind in plain.items() if kind in kinds
     ]
     measures = source.sample(possible, 6)
     return Aggregate(
