@@ -392,6 +392,7 @@ QUERIES_NAMED_MAX = 3
 QUERIES_MAX = 100
 BATCHES_MAX = 10_000  # Spark keeps a hundred
 METADATA_BYTES_MAX = 4_096
+LOOK_SECONDS = 5.0  # a directory of another machine may not answer for as long as that is away
 
 UNREADABLE_CHECKPOINT = (OSError, LookupError, TypeError, ValueError, RecursionError)
 
@@ -399,11 +400,15 @@ UNREADABLE_CHECKPOINT = (OSError, LookupError, TypeError, ValueError, RecursionE
 def overruled_checkpoint(location: str, ownership: Ownership) -> str:
     """The line for a stream that begins here."""
     offsets = [f"{partition}:{offset}" for partition, offset in ownership.positions.items()]
-    queries = formatting.several(list(checkpoints_in(location)), QUERIES_NAMED_MAX, separator="; ")
+    queries: list[str] = []
+    look = threading.Thread(target=lambda: queries.extend(checkpoints_in(location)), daemon=True)
+    look.start()
+    look.join(LOOK_SECONDS)
+    holds = formatting.several(list(queries), QUERIES_NAMED_MAX, separator="; ")
     return formatting.printable(
         f"{CHECKPOINT_SETTING} = {location} is overruled: a stream keeps no checkpoint, and by the ledger {ownership.stream} is "
         f"at epoch {ownership.epoch:,}, offsets {formatting.several(offsets, OFFSETS_NAMED_MAX)}"
-        f"{'. The directory holds ' if queries else ''}{queries}"
+        f"{'. The directory holds ' if holds else ''}{holds}{'. The directory does not answer' if look.is_alive() else ''}"
     )
 
 

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 from logbus.streams.stream_ledger import Ownership
+from logbus_spark import stream_driver
 from logbus_spark.session import setting_of_jvm
 from logbus_spark.stream_driver import overruled_checkpoint
 
@@ -62,3 +64,11 @@ def test_what_cannot_be_looked_at_is_overruled_as_well(tmp_path: Path, monkeypat
 
 def test_only_a_program_beside_a_jvm_asks_for_its_settings() -> None:
     assert setting_of_jvm("spark.sql.streaming.checkpointLocation", {"SPARK_REMOTE": "sc://spark:15002"}) is None
+
+
+def test_a_directory_that_does_not_answer_holds_no_stream_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    is_back = threading.Event()
+    monkeypatch.setattr(Path, "iterdir", lambda path: iter([path] if is_back.wait() else []))
+    monkeypatch.setattr(stream_driver, "LOOK_SECONDS", 0.01)
+    assert overruled_line("/mnt/away") == ". The directory does not answer"
+    is_back.set()
