@@ -36,7 +36,7 @@ PYTEST := $(RUN)/python -m pytest
 
 test: $(READY) java  ## five minutes: whether all of it works, down to an hour through Airflow and Spark [ARGS="-k name": any tests] [WORKERS=3]
 	@scripts/test-tools.sh
-	@$(if $(ARGS),$(PYTEST) $(ARGS),LOGBUS_EXAMPLES=0.2 $(PYTEST) -n $(WORKERS) --no-loadscope-reorder --part first $(SUITE))
+	@$(if $(ARGS),$(PYTEST) $(ARGS),LOGBUS_EXAMPLES=0.1 $(PYTEST) -n $(WORKERS) --no-loadscope-reorder --part first $(SUITE))
 
 test-all: $(READY) java  ## a quarter of an hour: all that `make test` leaves, properties again with all their examples
 	@scripts/test-tools.sh
